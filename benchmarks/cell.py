@@ -1,0 +1,113 @@
+"""A cell: one point of the matrix, as pure data. Imports no torch.
+
+A cell's id is a hash of its canonical JSON, so equal cells have equal ids on every machine.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from benchmarks.layout import Layout
+
+PRECISIONS = ("fp32", "bf16", "fp16")
+CHECKPOINTING = ("none", "full")
+STANDARD_LIBRARY = "python-stdlib"
+
+
+class _Data(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+
+
+class Batch(_Data):
+    """How much is trained on in one optimizer step."""
+
+    global_size: int = Field(alias="global", default=8, ge=1)
+    """Samples (rows) per step over all data ranks."""
+    microbatches: int = Field(default=1, ge=1)
+    """Into how many parts one data rank's share is cut."""
+    sequence: int = Field(default=64, ge=1)
+    """Tokens per sample."""
+
+
+class Optimizer(_Data):
+    """The optimizer of the timed steps. Verification always uses plain SGD."""
+
+    name: Literal["adamw", "sgd"] = "adamw"
+    learning_rate: float = Field(default=1e-3, gt=0)
+    betas: tuple[float, float] = (0.9, 0.95)
+    weight_decay: float = Field(default=0.1, ge=0)
+
+
+class Protocol(_Data):
+    """How a cell is measured. Durations in seconds."""
+
+    verify_steps: int = Field(default=3, ge=1)
+    warmup_steps: int = Field(default=50, ge=1)
+    """At most so many warm-up steps; they end earlier once the step time is steady."""
+    measure_steps: int = Field(default=30, ge=0)
+    """At least so many timed steps; 0: the cell is verified only, and its record has no metrics."""
+    measure_seconds: float = Field(default=1.0, ge=0)
+    """Timing goes on until this much time was measured, too."""
+    probe: bool = True
+    """Whether extra, untimed steps are run for memory and collectives."""
+    build_limit: float = Field(default=300, gt=0)
+    verify_limit: float = Field(default=300, gt=0)
+    measure_limit: float = Field(default=900, gt=0)
+    reference_bytes: int | None = None
+    """Memory the single-device reference may use; None: the device's own. A model that needs more is verified shallow."""
+
+
+class Cell(_Data):
+    """One point of the matrix: model x layout x techniques x devices x batch x protocol."""
+
+    model: str = "llama-tiny"
+    """`family-size`, with options in brackets: `llama-8b[blocks=4]`."""
+    layout: Layout = Layout()
+    processes: int = Field(default=1, ge=1)
+    """Processes the launcher starts; less than `devices` where one process drives several."""
+    devices: int = Field(default=1, ge=1)
+    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    checkpointing: Literal["none", "full"] = "none"
+    offload: Literal["none"] = "none"
+    compile: Literal["none"] = "none"
+    clip: float = Field(default=0.0, ge=0)
+    """Largest global gradient norm; 0.0 leaves gradients as they are."""
+    batch: Batch = Batch()
+    optimizer: Optimizer = Optimizer()
+    seed: int = 0
+    data: str = STANDARD_LIBRARY
+    """Where the text comes from: `python-stdlib`, or the path of a file."""
+    protocol: Protocol = Protocol()
+
+    def canonical(self) -> str:
+        """The cell as canonical JSON: sorted keys, no spaces."""
+        return json.dumps(self.model_dump(mode="json", by_alias=True), sort_keys=True, separators=(",", ":"))
+
+    @property
+    def id(self) -> str:
+        """Twelve hexadecimal digits of the SHA-256 of `canonical()`."""
+        return hashlib.sha256(self.canonical().encode()).hexdigest()[:12]
+
+    def rows_per_microbatch(self) -> int:
+        """Samples in one microbatch of one data rank; legality has seen to it that this is whole."""
+        return self.batch.global_size // self.layout.degree("dp") // self.batch.microbatches
+
+    def command(self) -> str:
+        """The command that repeats this cell alone."""
+        words = ["hpbench run", f"--model '{self.model}'", f"--layout '{self.layout}'"]
+        default = Cell()
+        for flag in ("precision", "checkpointing", "clip", "seed"):
+            if getattr(self, flag) != getattr(default, flag):
+                words.append(f"--{flag} {getattr(self, flag)}")
+        words.append(f"--batch {self.batch.global_size} --microbatches {self.batch.microbatches} --sequence {self.batch.sequence}")
+        if self.data != STANDARD_LIBRARY:
+            words.append(f"--text '{self.data}'")
+        for name, value in self.protocol.model_dump(exclude_defaults=True).items():
+            words.append(f"--set protocol.{name}={value}")
+        for name, value in self.optimizer.model_dump(exclude_defaults=True, mode="json").items():
+            words.append(f"--set 'optimizer.{name}={value}'")
+        return " ".join(words)

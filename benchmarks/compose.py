@@ -1,0 +1,213 @@
+"""Model + layout + techniques -> engine, in one fixed order:
+
+    pipeline split -> tensor shard -> checkpointing -> precision -> data wrap
+
+Hybrids are not written one by one: n data, m tensor and k pipeline files give n * m * k layouts.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import fnmatch
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
+
+from benchmarks import models
+from benchmarks.cell import Cell, Optimizer
+from benchmarks.contract import (
+    Assembly,
+    Batch,
+    DataParallel,
+    Engine,
+    Model,
+    OptimizerRecipe,
+    Part,
+    PipelineParallel,
+    Placement,
+    Replica,
+    Schedule,
+    StepResult,
+    Strategy,
+    TensorParallel,
+    check,
+)
+from benchmarks.initialize import chain, placements
+from benchmarks.layout import Layout
+from benchmarks.replica import whole_copy
+from benchmarks.schedule import Accumulate
+from benchmarks.site import Site
+from benchmarks.strategies import process_degrees, strategies
+from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.precision import PRECISIONS, apply_precision
+from benchmarks.world import World
+
+
+def compose(cell: Cell, world: World, *, optimizer: Optimizer | None = None, loss_factor: float = 1.0) -> Engine:
+    """The engine of a cell on this rank.
+
+    Args:
+        optimizer: instead of the cell's own, for verification.
+        loss_factor: what the loss is multiplied by.
+    """
+    found = strategies(cell.layout)
+    pipeline, tensor, data = (found.get(axis) for axis in ("pp", "tp", "dp"))
+    model = models.load(cell.model)
+    precision = PRECISIONS[cell.precision]
+
+    parts = pipeline.split(model, cell, world) if isinstance(pipeline, PipelineParallel) else [_whole(model)]
+    assembly = Assembly(
+        model=model,
+        parts=parts,
+        loss=lambda output, target: model.loss(output, target) * loss_factor,
+        precision=precision,
+        traits=_traits(found, cell, model, leave_out="dp"),
+    )
+    if isinstance(tensor, TensorParallel):
+        assembly = tensor.shard(assembly, tensor_plan(model, parts, world.degrees["tp"]), world)
+    for part in assembly.parts:
+        apply_checkpointing(part, cell.checkpointing)
+        apply_precision(part.module, precision, world.device.type)
+    recipe = _recipe(optimizer or cell.optimizer, cell.clip)
+    replica = data.wrap(assembly, recipe, cell, world) if isinstance(data, DataParallel) else whole_copy(assembly, recipe, world)
+    if isinstance(pipeline, PipelineParallel):
+        schedule = pipeline.schedule(assembly, replica, cell, world)
+    else:
+        schedule = Accumulate(assembly, replica, cell.batch.microbatches)
+    return ComposedEngine(assembly, schedule, replica, world, loss_factor)
+
+
+class ComposedEngine(Engine):
+    """A schedule that feeds a replica."""
+
+    def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
+        self.parts = assembly.parts
+        self.caveats = replica.caveats
+        self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
+        self._loss_factor = loss_factor
+
+    def step(self, batch: Batch, *, want_norm: bool = False) -> StepResult:
+        with self._assembly.step_context():
+            loss = self._schedule.run(batch)
+        update = self._replica.update(want_norm=want_norm)
+        if loss is not None and self._loss_factor != 1.0:
+            loss = loss / self._loss_factor
+        return StepResult(loss, update.norm, update.skipped)
+
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        for placement, value in self._replica.parameters():
+            yield placement.name, self._gathered(placement, value())
+
+    def close(self) -> None:
+        self._replica.modules = ()
+
+    def _gathered(self, placement: Placement, tensor: Tensor) -> Tensor:
+        """The whole parameter from this rank's share of it."""
+        for axis, dimension in placement.shards.items():
+            if tuple(tensor.shape) != placement.shape:
+                group = self._world.group(axis)
+                shares = [torch.empty_like(tensor) for _ in range(dist.get_world_size(group))]
+                dist.all_gather(shares, tensor.contiguous(), group=group)
+                tensor = torch.cat(shares, dimension)
+        assert tuple(tensor.shape) == placement.shape, f"{placement.name}: {tuple(tensor.shape)}, not {placement.shape}"
+        return tensor
+
+
+def tensor_plan(model: Model, parts: list[Part], degree: int) -> dict[str, str]:
+    """Module name -> style for the modules of these parts.
+
+    A vocabulary that `degree` does not divide stays whole on every rank, embedding and head alike.
+    """
+    plan: dict[str, str] = {}
+    for part in parts:
+        for name, module in part.module.named_modules():
+            for pattern, style in model.tensor_plan:
+                if not fnmatch.fnmatchcase(name, pattern):
+                    continue
+                if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
+                    continue
+                plan[name] = style
+    return plan
+
+
+def illegal(cell: Cell, site: Site) -> str | None:
+    """Why the cell cannot run on the site, in one sentence; None if it can.
+
+    Raises:
+        UsageError: a misspelt model, implementation or knob.
+    """
+    model = models.load(cell.model)
+    try:
+        found = strategies(cell.layout)
+    except ImportError as error:
+        package = (error.name or str(error)).split(".")[0]
+        return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
+    return _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found)
+
+
+def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:
+    """What does not divide, or does not fit."""
+    layout, batch = cell.layout, cell.batch
+    dp, tp, pp = (layout.degree(axis) for axis in ("dp", "tp", "pp"))
+    if site.kind == "cuda" and layout.devices > site.count:
+        return f"layout '{layout}' uses {layout.devices} devices and there are {site.count}: use smaller degrees"
+    if batch.global_size % (dp * batch.microbatches):
+        return (
+            f"a global batch of {batch.global_size} cannot be cut into {dp} data ranks x {batch.microbatches} microbatches: "
+            f"use a multiple of {dp * batch.microbatches}"
+        )
+    if batch.sequence > model.longest_sequence:
+        return f"{batch.sequence} tokens are more than {cell.model}'s {model.longest_sequence}: use a shorter sequence"
+    if pp > len(model.units):
+        return f"{cell.model} has {len(model.units)} units, which cannot make {pp} stages: use at most pp={len(model.units)}"
+    return model.tensor_problem(tp) if tp > 1 else None
+
+
+def _strategies_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
+    """The first strategy's objection."""
+    for axis, strategy in found.items():
+        reason = strategy.unsupported(cell, site, _traits(found, cell, model, leave_out=axis))
+        if reason:
+            return f"{cell.layout.get(axis)}: {reason}"
+    return None
+
+
+def processes(layout: Layout) -> int:
+    """How many processes the layout needs."""
+    degrees = process_degrees(layout)
+    return degrees["pp"] * degrees["dp"] * degrees["tp"]
+
+
+def knobs(cell: Cell) -> dict[str, Any]:
+    """Axis -> the values of all knobs of its implementation, defaults included."""
+    return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
+
+
+def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
+    return check(frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != leave_out)))
+
+
+def _whole(model: Model) -> Part:
+    module = chain(model, model.units)
+    return Part(module=module, index=0, count=1, blocks=model.blocks, placements=placements(model, module))
+
+
+def _recipe(optimizer: Optimizer, clip: float) -> OptimizerRecipe:
+    def build(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
+        # Fused kernels over many tensors cannot mix plain tensors and DTensors, nor DTensors of several meshes.
+        groups: dict[Any, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            key = parameter.device_mesh if isinstance(parameter, DTensor) else None
+            groups.setdefault(key, []).append(parameter)
+        by_group = [{"params": group} for group in groups.values()]
+        if optimizer.name == "sgd":
+            return torch.optim.SGD(by_group, lr=optimizer.learning_rate, weight_decay=optimizer.weight_decay)
+        return torch.optim.AdamW(
+            by_group, lr=optimizer.learning_rate, betas=optimizer.betas, weight_decay=optimizer.weight_decay
+        )
+
+    return OptimizerRecipe(build=build, clip=clip)

@@ -1,0 +1,366 @@
+"""The protocols between models, strategies and the harness.
+
+`compose` lets an `Assembly` flow through the strategies in one fixed order:
+
+    pipeline split -> tensor shard -> checkpointing -> precision -> data wrap
+
+so n data, m tensor and k pipeline files give n * m * k layouts, and no file knows another by name. What one
+strategy must know of the others it learns from their *traits*, a closed vocabulary.
+"""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import dataclass, field, replace
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+
+import torch
+from torch import Tensor, nn
+
+if TYPE_CHECKING:
+    from benchmarks.cell import Cell
+    from benchmarks.site import Site
+    from benchmarks.techniques.precision import Precision
+    from benchmarks.world import World
+
+R = TypeVar("R")
+
+# ------------------------------------------------------------------------------------------------ traits
+
+SEVERAL_IN_FLIGHT = "several microbatches in flight"
+"""A pipeline runs further forwards before the first backward."""
+SPLITS_BACKWARD = "splits backward"
+"""Input and weight gradients are computed apart, so autograd hooks on parameters may not fire."""
+TIED_ACROSS_STAGES = "tied across stages"
+"""One parameter of the model is held, and trained, by two stages."""
+DTENSOR = "DTensor parameters"
+"""Parameters are `torch.distributed.tensor.DTensor`s."""
+SEVERAL_DEVICES = "drives several devices"
+"""One process holds parameters on several devices."""
+SEPARATE_STAGES = "separate stages"
+"""Ranks hold different parts of the model's depth."""
+NEEDS_DEEPSPEED = "needs engine deepspeed"
+"""Works only where DeepSpeed's engine owns the step."""
+
+TRAITS = frozenset({SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES, NEEDS_DEEPSPEED})
+
+# ------------------------------------------------------------------------------------------------ models
+
+
+class Plan(NamedTuple):
+    """One row of a model's tensor plan: which modules are cut, and how."""
+
+    pattern: str
+    """`fnmatch` pattern of a module's name, for example `blocks.*.attention.query`."""
+    style: Literal["region", "column", "row", "vocabulary", "head"]
+    """`region`: encloses column and row layers, its input is replicated, its output a sum over the axis.
+    `column`: a Linear cut along its outputs (dimension 0 of its weight and bias).
+    `row`: a Linear cut along its inputs (dimension 1 of its weight; its bias is replicated and added once).
+    `vocabulary`: an Embedding cut along its rows. `head`: a Linear cut along its outputs, which are gathered."""
+
+
+class Model(ABC):
+    """What a model file tells about itself, so that every strategy serves every model.
+
+    A model is a chain: `units` in order, each a module that maps the previous one's output tensor to the next
+    one's input. A pipeline cuts between units. Parameters are named `<unit>.<name within the unit>`.
+    """
+
+    name: str
+    """As it was asked for, for example `llama-tiny` or `llama-8b[blocks=4]`."""
+    units: tuple[str, ...]
+    """Names of the units in order, for example `("embedding", "block0", ..., "head")`."""
+    blocks: tuple[str, ...]
+    """The repeated units: what checkpointing recomputes and fsdp gathers."""
+    tensor_plan: tuple[Plan, ...]
+    """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
+    tied: Mapping[str, str]
+    """Parameter name -> the name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
+
+    @abstractmethod
+    def build(self, unit: str) -> nn.Module:
+        """A new module for `unit`, on the current default device; its values are set by `benchmarks.initialize`."""
+
+    @abstractmethod
+    def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        """The initial fp32 value of one parameter, by its single-device name, on the CPU."""
+
+    @abstractmethod
+    def loss(self, output: Tensor, target: Tensor) -> Tensor:
+        """Mean loss in fp32. Shapes: output (rows, sequence, vocabulary), target (rows, sequence)."""
+
+    @abstractmethod
+    def boundary(self, unit: str, rows: int, sequence: int) -> tuple[int, ...]:
+        """The shape of the fp32 output of `unit`, which is sent where a pipeline is cut behind it."""
+
+    @abstractmethod
+    def forward_flops(self, unit: str, rows: int, sequence: int, *, causal: bool) -> int:
+        """Matrix multiplication FLOPs of one forward of `unit`; a multiply-add is 2.
+
+        With `causal`, attention counts the sequence * (sequence + 1) / 2 pairs that a causal mask leaves.
+        """
+
+    @abstractmethod
+    def tensor_problem(self, degree: int) -> str | None:
+        """Why the model cannot be cut `degree` ways by tensor parallelism, in one sentence; None if it can."""
+
+    @property
+    @abstractmethod
+    def longest_sequence(self) -> int:
+        """The largest number of tokens in a sample."""
+
+    @property
+    @abstractmethod
+    def parameter_shapes(self) -> Mapping[str, tuple[int, ...]]:
+        """Single-device name -> shape of every distinct parameter (tied ones once), in order."""
+
+    def parameter_count(self) -> int:
+        """Distinct trainable elements."""
+        return sum(math.prod(shape) for shape in self.parameter_shapes.values())
+
+    def training_flops(self, rows: int, sequence: int, *, causal: bool = True) -> int:
+        """FLOPs of forward and backward of one batch: three times the forward, as every matrix product has two gradients."""
+        return 3 * sum(self.forward_flops(u, rows, sequence, causal=causal) for u in self.units)
+
+
+class Chain(nn.Module):
+    """Units of a model run one after the other: a whole model, or one pipeline stage of it.
+
+    Args:
+        units: name -> module; parameters are then called `<unit>.<name>` on every stage.
+    """
+
+    def __init__(self, units: Mapping[str, nn.Module]):
+        super().__init__()
+        for name, unit in units.items():
+            self.add_module(name, unit)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Shapes: (rows, sequence) tokens or (rows, sequence, hidden) in, the last unit's output out."""
+        for unit in self.children():
+            x = unit(x)
+        return x
+
+
+# ------------------------------------------------------------------------------------------------ what flows
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """Where one parameter of the single-device model lives on this rank."""
+
+    name: str
+    """Its name in the single-device model."""
+    shape: tuple[int, ...]
+    """Its shape there."""
+    shards: Mapping[str, int] = field(default_factory=dict)
+    """Axis -> the tensor dimension that is cut evenly along it; an absent axis replicates."""
+    pending: tuple[str, ...] = ()
+    """Names of process groups (`World.group`) over which the gradient must still be summed, for example tied stages."""
+    counted: bool = True
+    """False on the second copy of a tied weight, so that norms count each element once."""
+
+    def sharded(self, axis: str, dimension: int) -> Placement:
+        """The same parameter, cut along `dimension` over `axis`."""
+        return replace(self, shards={**self.shards, axis: dimension})
+
+
+@dataclass(kw_only=True)
+class Part:
+    """One pipeline chunk on this rank. Parameters are on the meta device until a data strategy's `wrap` has
+    called `initialize.materialize`."""
+
+    module: nn.Module
+    index: int
+    """Which chunk, from 0."""
+    count: int
+    """How many chunks the model is cut into."""
+    blocks: tuple[str, ...]
+    """Submodules of `module` that checkpointing and fsdp treat as units."""
+    placements: dict[str, Placement]
+    """Parameter name within `module` -> where it comes from."""
+    devices: Mapping[str, torch.device] = field(default_factory=dict)
+    """Unit -> device, where one process drives several; empty: the rank's own device."""
+
+
+@dataclass(kw_only=True)
+class Assembly:
+    """What flows split -> shard -> checkpoint -> precision -> wrap."""
+
+    model: Model
+    parts: list[Part]
+    loss: Callable[[Tensor, Tensor], Tensor]
+    """(output, target) -> mean loss of a microbatch, a scalar."""
+    precision: Precision
+    step_context: Callable[[], AbstractContextManager] = nullcontext
+    """Entered once by the engine around the whole schedule."""
+    traits: frozenset[str] = frozenset()
+    """Traits of the pipeline and tensor strategies that made it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OptimizerRecipe:
+    """Makes the optimizer of any replica from its local parameters."""
+
+    build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    clip: float
+    """Largest global gradient norm; 0.0: no clipping. Every replica must be told, 0.0 included."""
+
+
+class Update(NamedTuple):
+    """What one optimizer update did."""
+
+    norm: Tensor | None
+    """Global gradient norm before clipping; None where it was not wanted, or the step was skipped."""
+    skipped: bool = False
+    """Whether loss scaling found an overflow and left the parameters as they were."""
+
+
+class StepResult(NamedTuple):
+    """What one optimizer step gave on this rank."""
+
+    loss: Tensor | None
+    """Mean loss of this data rank's batch, on the device; None on ranks that do not hold the last stage."""
+    norm: Tensor | None
+    skipped: bool
+
+
+class Batch(NamedTuple):
+    """One data rank's share of a global batch, on the rank's device."""
+
+    inputs: Tensor
+    """(rows, sequence) tokens."""
+    targets: Tensor
+    """(rows, sequence) tokens."""
+
+
+# ------------------------------------------------------------------------------------------------ strategies
+
+
+class Replica(ABC):
+    """A data rank's copy of the model. Owns the backward call, reduction, loss scale, norm, clipping and update."""
+
+    modules: Sequence[nn.Module]
+    """What the schedule calls, one per part."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the numbers must know, for example "no overlap: ..."."""
+
+    @abstractmethod
+    def scale(self, loss: Tensor) -> Tensor:
+        """The loss times the loss scale; the loss itself where there is none."""
+
+    @abstractmethod
+    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
+        """Run one backward of one microbatch of one part.
+
+        Args:
+            run: does the autograd work; its result is returned.
+            kind: which gradients it computes.
+            last: a hint that it is this part's last backward of the step.
+        """
+
+    @abstractmethod
+    def update(self, *, want_norm: bool) -> Update:
+        """Gradients complete -> pending sums -> reduce -> unscale -> norm -> clip -> step -> zero."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:
+        """Every local parameter with a function that gives its master copy, whole over the data axis and cut as its
+        placement says; all ranks of a stage must call them in this order."""
+
+
+class Schedule(Protocol):
+    """Owns microbatches and the 1/m of their mean."""
+
+    def run(self, batch: Batch) -> Tensor | None:
+        """All forwards and backwards of one step. Returns the mean loss on the last stage, None elsewhere."""
+
+
+class Strategy(ABC):
+    """One way to spread a model along one axis. Its fields, set by a dataclass, are its knobs."""
+
+    axis: ClassVar[str]
+
+    def processes(self, degree: int) -> int:
+        """Processes along the axis; 1 where one process drives all its devices."""
+        return degree
+
+    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
+        """What it is, in the closed vocabulary `TRAITS`."""
+        return frozenset()
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        """Why it cannot run this cell, in one sentence with the upstream reason; None if it can.
+
+        Args:
+            traits: those of the *other* axes' strategies.
+        """
+        return None
+
+
+class TensorParallel(Strategy):
+    axis = "tp"
+
+    @abstractmethod
+    def shard(self, assembly: Assembly, plan: Mapping[str, str], world: World) -> Assembly:
+        """Cut every part.
+
+        Args:
+            plan: name of a module in any part -> style (`contract.Plan.style`), resolved for this degree.
+        """
+
+
+class PipelineParallel(Strategy):
+    axis = "pp"
+
+    @abstractmethod
+    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
+        """The parts this rank holds. Makes the groups of tied stages, on all ranks."""
+
+    @abstractmethod
+    def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> Schedule:
+        """What runs the microbatches through the parts."""
+
+
+class DataParallel(Strategy):
+    axis = "dp"
+
+    @abstractmethod
+    def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> Replica:
+        """Materialise the parts and make them one replica among several."""
+
+
+class Engine(ABC):
+    """What owns one optimizer step of a cell, on one rank. The harness knows nothing else of an implementation."""
+
+    parts: Sequence[Part]
+    """What this rank holds, for those who observe it."""
+    caveats: tuple[str, ...]
+
+    @abstractmethod
+    def step(self, batch: Batch, *, want_norm: bool = False) -> StepResult:
+        """Train on one batch. The loss stays on the device; the norm only on request."""
+
+    @abstractmethod
+    def parameters(self) -> Iterator[tuple[str, Tensor]]:
+        """Full tensors of this rank's stage by single-device name, one at a time; all ranks of a stage must iterate together."""
+
+    @abstractmethod
+    def close(self) -> None:
+        """Give back what can be given back."""
+
+
+def check(traits: frozenset[str]) -> frozenset[str]:
+    """The traits themselves.
+
+    Raises:
+        AssertionError: a trait outside the closed vocabulary.
+    """
+    assert traits <= TRAITS, f"unknown traits {sorted(traits - TRAITS)}"
+    return traits
+
+
+KnobValues = Mapping[str, Any]

@@ -1,0 +1,70 @@
+"""Distributed data parallelism: every rank holds the whole model, gradients are averaged in buckets while backward runs
+(Li et al., PyTorch Distributed, VLDB 2020).
+
+With several microbatches the gradients of all but the last only add up locally. DDP itself decides whether to reduce in
+*forward*, which is too early where a pipeline runs further forwards before a backward; so its own decision is switched off
+here, and the reducer is armed right before the last backward.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch.nn.parallel import DistributedDataParallel
+
+from benchmarks.cell import Cell
+from benchmarks.contract import (
+    DTENSOR,
+    SPLITS_BACKWARD,
+    Assembly,
+    DataParallel,
+    OptimizerRecipe,
+    R,
+)
+from benchmarks.initialize import materialize
+from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
+from benchmarks.world import World
+
+
+class _Replica(LocalReplica):
+    """Arms the reducer for the last backward of each part."""
+
+    modules: list[DistributedDataParallel]
+
+    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
+        if last:
+            # What torch's own pipeline stage does for DDP (torch/distributed/pipelining/stage.py): autograd hooks
+            # of a backward that was not prepared are ignored.
+            self.modules[part].reducer.prepare_for_backward([])
+        return run()
+
+
+@dataclass(frozen=True)
+class Strategy(DataParallel):
+    """Options of `torch.nn.parallel.DistributedDataParallel`."""
+
+    bucket_mb: int = 25
+    """Mebibytes of gradients that are reduced together."""
+
+    def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        # By its mesh DDP knows that the module may hold DTensors over another axis, and reduces their local tensors; named
+        # by process group alone it fails on them. The mesh costs a walk over all parameters in each forward.
+        how = {"device_mesh": world.mesh("dp")} if DTENSOR in assembly.traits else {"process_group": world.group("dp")}
+        wrapped = []
+        for part in assembly.parts:
+            materialize(part, world)
+            ddp = DistributedDataParallel(part.module, bucket_cap_mb=self.bucket_mb, gradient_as_bucket_view=True, **how)
+            ddp.require_backward_grad_sync = False
+            wrapped.append(ddp)
+        return _Replica(assembly, optimizer, world, modules=wrapped)
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if SPLITS_BACKWARD in traits:
+            return (
+                "a schedule that computes weight gradients apart writes them without autograd's hooks, and DDP's reducer "
+                "then averages too early (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
+            )
+        return None

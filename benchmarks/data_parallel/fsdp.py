@@ -1,0 +1,89 @@
+"""Fully sharded data parallelism (FSDP2, `fully_shard`): each rank keeps 1/N of every parameter, gradient and optimizer state.
+
+Before a block runs its parameters are all-gathered, after it they are freed again; its gradients are reduce-scattered, so
+each rank updates its own shard alone. This is ZeRO stage 3 (Rajbhandari et al., 2020; Zhao et al., PyTorch FSDP, 2023).
+
+In mixed precision the blocks are gathered in the compute dtype, which halves what is sent; gradients are reduced in fp32.
+Embedding and head, outside the blocks, stay in fp32 under autocast, so that the residual stream is what it is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, fully_shard
+
+from benchmarks.cell import Cell
+from benchmarks.contract import (
+    SEVERAL_DEVICES,
+    SEVERAL_IN_FLIGHT,
+    SPLITS_BACKWARD,
+    Assembly,
+    DataParallel,
+    OptimizerRecipe,
+    Part,
+    R,
+)
+from benchmarks.initialize import materialize
+from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
+from benchmarks.techniques.precision import Precision
+from benchmarks.world import World
+
+
+class _Replica(LocalReplica):
+    """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
+
+    modules: list[FSDPModule]
+
+    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
+        module = self.modules[part]
+        module.set_requires_gradient_sync(last)
+        module.set_is_last_backward(last)
+        return run()
+
+
+@dataclass(frozen=True)
+class Strategy(DataParallel):
+    """Options of `torch.distributed.fsdp.fully_shard`."""
+
+    reshard: bool = True
+    """Free a block's parameters after its forward and gather them again in backward. Off: gather once a step, hold them longer.
+    Always off under a pipeline with several microbatches in flight, which would gather for each of them."""
+
+    def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        reshard = self.reshard and SEVERAL_IN_FLIGHT not in assembly.traits
+        for part in assembly.parts:
+            _shard(part, assembly.precision, reshard, world)
+        return _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if SEVERAL_DEVICES in traits and site.kind == "cuda":
+            return (
+                "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
+                "several: choose a pipeline with a process for each stage"
+            )
+        if SPLITS_BACKWARD in traits and self.reshard:
+            return (
+                "with resharding, a weight gradient that is computed apart from its input gradient finds its parameter freed "
+                "(torch/distributed/pipelining/_backward.py): write [reshard=false]"
+            )
+        return None
+
+
+def _shard(part: Part, precision: Precision, reshard: bool, world: World) -> None:
+    """Shard blocks first, then what is left, making one block's parameters at a time so that none holds the model whole."""
+    mesh = world.mesh("dp")
+    policy = MixedPrecisionPolicy(
+        param_dtype=precision.compute if precision.mixed else None, reduce_dtype=precision.reduction, cast_forward_inputs=False
+    )
+    for name in part.blocks:
+        block = part.module.get_submodule(name)
+        materialize(part, world, module=block)
+        fully_shard(block, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard)
+    materialize(part, world)
+    rest = MixedPrecisionPolicy(reduce_dtype=precision.reduction, cast_forward_inputs=False)
+    # The root's own parameters are needed again at once when backward starts: freeing them would only gather them twice.
+    fully_shard(part.module, mesh=mesh, mp_policy=rest, reshard_after_forward=False)

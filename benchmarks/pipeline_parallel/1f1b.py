@@ -1,0 +1,51 @@
+"""1F1B: after a warm-up each stage alternates one forward with one backward (Narayanan et al., PipeDream, 2019, in its
+synchronous form), by torch.distributed.pipelining.
+
+The bubble is GPipe's, (N - 1) / (m + N - 1) with N stages and m microbatches, but stage i holds the activations of at most
+N - i microbatches instead of all m.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from torch.distributed.pipelining import Schedule1F1B
+
+from benchmarks.cell import Cell
+from benchmarks.contract import (
+    SEPARATE_STAGES,
+    SEVERAL_IN_FLIGHT,
+    TIED_ACROSS_STAGES,
+    Assembly,
+    Model,
+    Part,
+    PipelineParallel,
+    Replica,
+)
+from benchmarks.pipeline_parallel._stages import tied_across
+from benchmarks.pipeline_parallel._torch_schedule import TorchSchedule, split
+from benchmarks.site import Site
+from benchmarks.world import World
+
+
+@dataclass(frozen=True)
+class Strategy(PipelineParallel):
+    """One process for each stage; no knobs."""
+
+    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
+        return frozenset({SEPARATE_STAGES, SEVERAL_IN_FLIGHT} | ({TIED_ACROSS_STAGES} if tied_across(cell, model) else set()))
+
+    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
+        return split(model, cell, world)
+
+    def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
+        return TorchSchedule(Schedule1F1B, assembly, replica, cell, world)
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches
+        if microbatches < stages:
+            return (
+                f"torch's Schedule1F1B refuses {microbatches} microbatches on {stages} stages: it needs at least as many "
+                f"microbatches as stages (torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__)"
+            )
+        return None

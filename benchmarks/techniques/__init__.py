@@ -1,0 +1,1 @@
+"""What combines with any layout: precision, activation checkpointing."""
