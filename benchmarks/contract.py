@@ -74,7 +74,7 @@ class Model(ABC):
     units: tuple[str, ...]
     """Names of the units in order, for example `("embedding", "block0", ..., "head")`."""
     blocks: tuple[str, ...]
-    """The repeated units: what checkpointing recomputes and fsdp gathers."""
+    """The repeated units: what checkpointing recomputes and sharded data parallelism gathers."""
     tensor_plan: tuple[Plan, ...]
     """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
     tied: Mapping[str, str]
@@ -179,7 +179,7 @@ class Part:
     count: int
     """How many chunks the model is cut into."""
     blocks: tuple[str, ...]
-    """Submodules of `module` that checkpointing and fsdp treat as units."""
+    """Submodules of `module` that checkpointing and sharded data parallelism treat as units."""
     placements: dict[str, Placement]
     """Parameter name within `module` -> where it comes from."""
     devices: Mapping[str, torch.device] = field(default_factory=dict)

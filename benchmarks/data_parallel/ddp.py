@@ -26,6 +26,7 @@ from benchmarks.contract import (
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
+from benchmarks.tied import read_through
 from benchmarks.world import World
 
 
@@ -52,10 +53,15 @@ class Strategy(DataParallel):
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
         # By its mesh DDP knows that the module may hold DTensors over another axis, and reduces their local tensors; named
         # by process group alone it fails on them. The mesh costs a walk over all parameters in each forward.
-        how = {"device_mesh": world.mesh("dp")} if DTENSOR in assembly.traits else {"process_group": world.group("dp")}
+        dtensors = DTENSOR in assembly.traits
+        how = {"device_mesh": world.mesh("dp")} if dtensors else {"process_group": world.group("dp")}
         wrapped = []
         for part in assembly.parts:
             materialize(part, world)
+            if dtensors:
+                # DDP swaps DTensors for local tensors by the first name alone (torch/distributed/tensor/parallel/ddp.py
+                # walks named_parameters, which leaves out second names), and a shared weight would fall in two.
+                read_through(part.module)
             ddp = DistributedDataParallel(part.module, bucket_cap_mb=self.bucket_mb, gradient_as_bucket_view=True, **how)
             ddp.require_backward_grad_sync = False
             wrapped.append(ddp)

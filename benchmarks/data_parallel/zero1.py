@@ -16,8 +16,10 @@ from dataclasses import dataclass
 from typing import Literal
 
 import deepspeed
+import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  initialize() would import it, seconds later and in every rank
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
+from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
@@ -36,6 +38,7 @@ from benchmarks.initialize import materialize
 from benchmarks.replica import GradientSums, held
 from benchmarks.site import Site
 from benchmarks.techniques.precision import LossScaler
+from benchmarks.tied import read_through
 from benchmarks.world import World
 
 
@@ -72,6 +75,8 @@ class _Replica(Replica):
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World, bucket_elements: int):
         (part,) = assembly.parts
         materialize(part, world)
+        if DTENSOR in assembly.traits:
+            _use_local_tensors(part.module)
         self._held = held(part)
         for entry in self._held:
             # DeepSpeed sums squares over its model group and leaves out what is marked as a copy.
@@ -133,16 +138,20 @@ class Strategy(DataParallel):
         return _Replica(assembly, optimizer, cell, world, self.bucket_elements)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if DTENSOR in traits:
-            return (
-                "DeepSpeed flattens parameters into buffers of its own, which a DTensor does not survive "
-                "(deepspeed/runtime/zero/stage_1_and_2.py): choose a tensor parallelism with plain parameters"
-            )
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
             return "DeepSpeed moves the whole module to one device: choose a pipeline with a process for each stage"
         if SPLITS_BACKWARD in traits:
             return "untested with schedules that compute weight gradients apart: choose a schedule with whole backwards"
         return None
+
+
+def _use_local_tensors(module: nn.Module) -> None:
+    """Give DeepSpeed the plain local tensors behind DTensor parameters, which it flattens into buffers of its own.
+
+    Hooks make them DTensors for the forward. DDP needs and does the same; this is its own transform.
+    """
+    read_through(module)  # the transform knows parameters by their first name alone
+    _pre_dp_module_transform(module)
 
 
 def _config(cell: Cell, clip: float, bucket_elements: int) -> dict:

@@ -20,7 +20,7 @@ from torch.distributed.tensor.parallel import (
 
 from benchmarks.cell import Cell
 from benchmarks.contract import DTENSOR, Assembly, Model, TensorParallel
-from benchmarks.tensor_parallel._tied import shared_names, tie_again
+from benchmarks.tied import shared_names, tie_again
 from benchmarks.world import World
 
 

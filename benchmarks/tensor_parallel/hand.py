@@ -20,7 +20,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from benchmarks.contract import Assembly, Part, TensorParallel
-from benchmarks.tensor_parallel._tied import shared_names, tie_again
+from benchmarks.tied import shared_names, tie_again
 from benchmarks.world import World
 
 
