@@ -47,17 +47,27 @@ from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from benchmarks.world import World
 
 
-def compose(cell: Cell, world: World, *, optimizer: Optimizer | None = None, loss_factor: float = 1.0) -> Engine:
+def compose(
+    cell: Cell,
+    world: World,
+    *,
+    optimizer: Optimizer | None = None,
+    loss_factor: float = 1.0,
+    loss_scale: float | None = None,
+) -> Engine:
     """The engine of a cell on this rank.
 
     Args:
         optimizer: instead of the cell's own, for verification.
         loss_factor: what the loss is multiplied by.
+        loss_scale: instead of the precision's own first loss scale, where it has one.
     """
     found = strategies(cell.layout)
     pipeline, tensor, data = (found.get(axis) for axis in ("pp", "tp", "dp"))
     model = models.load(cell.model)
     precision = PRECISIONS[cell.precision]
+    if loss_scale and precision.loss_scale:
+        precision = dataclasses.replace(precision, loss_scale=loss_scale)
 
     parts = pipeline.split(model, cell, world) if isinstance(pipeline, PipelineParallel) else [_whole(model)]
     assembly = Assembly(

@@ -106,9 +106,8 @@ def _share(value: Tensor, parameter: nn.Parameter, placement: Placement, world: 
 def _make_real(parameter: nn.Parameter, local: Tensor) -> None:
     """Put `local` in the place of a meta parameter's elements; whoever holds the Parameter sees them."""
     if isinstance(parameter, DTensor):
-        local = DTensor.from_local(
-            local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride()
-        )
+        mesh, cuts = parameter.device_mesh, parameter.placements
+        local = DTensor.from_local(local, mesh, cuts, run_check=False, shape=parameter.shape, stride=parameter.stride())
     real = nn.Parameter(local, requires_grad=parameter.requires_grad)
     real.__dict__.update(parameter.__dict__)
     torch.utils.swap_tensors(parameter, real)

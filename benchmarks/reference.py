@@ -1,4 +1,4 @@
-"""The single-device run that every cell is held against, written without the layouts: it shares model and data alone.
+"""The single-device run that every cell is held against, written without the layouts: it shares model and data alone
 
 One device, one plain SGD loop. SGD, as AdamW hides a wrong scale of the gradients and blows up where a true gradient is
 zero. The loss is multiplied by a factor that brings the gradient norm to 6 or more, so that a framework which clips
@@ -19,10 +19,10 @@ from benchmarks import initialize, models
 from benchmarks.cell import Batch, Cell, Optimizer, Protocol
 from benchmarks.contract import Model
 from benchmarks.data import Text
-from benchmarks.layout import Layout
 
-VERIFY_OPTIMIZER = Optimizer(name="sgd", learning_rate=0.1, weight_decay=0.0)
-"""What reference and layouts are verified with."""
+VERIFICATION_LOSS_SCALE = 2.0**12
+"""Loss factor x initial loss scale of 16-bit verification. How large a scale overflows depends on how the batch is cut, as a
+part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
 LEAST_GRADIENT_NORM = 6.0
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
@@ -43,6 +43,12 @@ class Reference:
     """A power of two by which the loss was multiplied before backward."""
 
 
+def verification_optimizer(clip: float) -> Optimizer:
+    """What reference and layouts are verified with: plain SGD. Where gradients are clipped it takes
+    longer steps to make up for it, as an update that drowns in the rounding of its weight cannot be compared."""
+    return Optimizer(name="sgd", learning_rate=max(0.1, 0.5 / clip) if clip else 0.1, weight_decay=0.0)
+
+
 def reference_cell(cell: Cell) -> Cell:
     """The single-device cell that `cell` is held against; equal for all cells that may share its run.
 
@@ -53,7 +59,7 @@ def reference_cell(cell: Cell) -> Cell:
         precision=cell.precision,
         clip=cell.clip,
         batch=Batch(global_size=cell.batch.global_size, sequence=cell.batch.sequence),
-        optimizer=VERIFY_OPTIMIZER,
+        optimizer=verification_optimizer(cell.clip),
         seed=cell.seed,
         data=cell.data,
         protocol=Protocol(verify_steps=cell.protocol.verify_steps),
@@ -85,7 +91,9 @@ def reference_bytes(model: Model, batch: Batch) -> int:
     return 16 * model.parameter_count() + rows * batch.sequence * per_token + 16 * logits
 
 
-def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path, loss_factor: float | None = None) -> Reference:
+def train(
+    cell: Cell, device: torch.device, *, steps: int, parameters_file: Path, loss_factor: float | None = None
+) -> Reference:
     """Train `cell.model` on one device from the seeded weights, on the same batches as every layout.
 
     Args:
@@ -106,8 +114,8 @@ def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path
     if loss_factor is None:
         first = text.batch(0, cell.batch.global_size, cell.batch.sequence, vocabulary)
         loss_factor = _loss_factor(model, module, first, cell.precision, device)
-    optimizer = torch.optim.SGD(parameters.values(), lr=VERIFY_OPTIMIZER.learning_rate)
-    scaler = torch.amp.GradScaler(device.type, enabled=cell.precision == "fp16")
+    optimizer = torch.optim.SGD(parameters.values(), lr=verification_optimizer(cell.clip).learning_rate)
+    scaler = torch.amp.GradScaler(device.type, VERIFICATION_LOSS_SCALE / loss_factor, enabled=cell.precision == "fp16")
 
     losses, norms, skipped = [], [], []
     for step in range(steps):

@@ -132,7 +132,8 @@ class LocalReplica(Replica):
         self._clip = optimizer.clip
         self._sums = GradientSums(self._held, world)
         self._norm = GradientNorm(self._held, world, spread)
-        self._scaler = LossScaler(world.device, dist.group.WORLD) if assembly.precision.scaled else None
+        scale = assembly.precision.loss_scale
+        self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
 
     def scale(self, loss: Tensor) -> Tensor:
         return self._scaler.scale(loss) if self._scaler else loss

@@ -83,7 +83,8 @@ class _Replica(Replica):
             entry.parameter.model_parallel = "tp" in entry.placement.shards or world.coordinate("tp") == 0
             entry.parameter.ds_pipe_replicated = not entry.placement.counted
         self._sums = GradientSums(self._held, world)
-        self._scaler = LossScaler(world.device, dist.group.WORLD) if assembly.precision.scaled else None
+        scale = assembly.precision.loss_scale
+        self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
         self._engine, *_ = deepspeed.initialize(
             model=part.module,
             optimizer=optimizer.build([entry.parameter for entry in self._held]),

@@ -147,6 +147,8 @@ class Model(contract.Model):
         Plan("head.linear", "head"),
     )
     tied = {"head.linear.weight": "embedding.token.weight"}
+    # It adds the same number to all scores of a query, and softmax does not feel that.
+    zero_gradients = ("block*.attention.key.bias",)
 
     def __init__(self, name: str, dimensions: Mapping[str, bool | int | float]):
         """Raises `UsageError` where the dimensions do not fit together."""
@@ -164,9 +166,11 @@ class Model(contract.Model):
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         if len(shape) == 1:
             return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
-        # What is added to the residual stream starts smaller, as 2 x blocks of them add up.
-        residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        deviation = 0.02 / (2 * self.dimensions.blocks) ** 0.5 if residual else 0.02
+        # GPT-2's 0.02 at its width of 768; other widths start with products of the same size.
+        deviation = 0.02 * (768 / self.dimensions.hidden) ** 0.5
+        if name.endswith(("attention.output.weight", "mlp.down.weight")):
+            # So many products add up in the residual stream.
+            deviation /= (2 * self.dimensions.blocks) ** 0.5
         return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

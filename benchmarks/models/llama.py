@@ -182,7 +182,7 @@ class Model(contract.Model):
         self.name, self.dimensions = name, Dimensions(**dimensions)
         d = self.dimensions
         if d.hidden % (2 * d.heads):
-            raise UsageError(f"model {name!r} has hidden={d.hidden} and heads={d.heads}: hidden must be a multiple of twice heads")
+            raise UsageError(f"model {name!r} has hidden={d.hidden}, heads={d.heads}: hidden must be a multiple of twice heads")
         if d.heads % d.kv_heads:
             raise UsageError(f"model {name!r} has heads={d.heads} and kv_heads={d.kv_heads}: kv_heads must divide heads")
         self.blocks = tuple(f"block{i}" for i in range(d.blocks))
@@ -196,9 +196,11 @@ class Model(contract.Model):
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         if len(shape) == 1:  # only norms have vectors
             return torch.ones(shape)
-        # What is added to the residual stream starts smaller, as 2 x blocks of them add up (GPT-2).
-        residual = name.endswith(("attention.output.weight", "mlp.down.weight"))
-        deviation = 0.02 / (2 * self.dimensions.blocks) ** 0.5 if residual else 0.02
+        # GPT-2's 0.02 at its width of 768; other widths start with products of the same size.
+        deviation = 0.02 * (768 / self.dimensions.hidden) ** 0.5
+        if name.endswith(("attention.output.weight", "mlp.down.weight")):
+            # So many products add up in the residual stream.
+            deviation /= (2 * self.dimensions.blocks) ** 0.5
         return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
     def loss(self, output: Tensor, target: Tensor) -> Tensor:

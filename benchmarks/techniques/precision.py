@@ -30,8 +30,8 @@ class Precision:
     compute: torch.dtype = torch.float32
     reduction: torch.dtype = torch.float32
     optimizer_state: torch.dtype = torch.float32
-    scaled: bool = False
-    """Whether the loss is scaled, as gradients would underflow in the compute dtype."""
+    loss_scale: float | None = None
+    """What the loss is multiplied by at first, where gradients would underflow in the compute dtype."""
 
     @property
     def mixed(self) -> bool:
@@ -42,7 +42,7 @@ class Precision:
 PRECISIONS = {
     "fp32": Precision(name="fp32"),
     "bf16": Precision(name="bf16", compute=torch.bfloat16),
-    "fp16": Precision(name="fp16", compute=torch.float16, scaled=True),
+    "fp16": Precision(name="fp16", compute=torch.float16, loss_scale=2.0**16),
 }
 
 
@@ -68,14 +68,15 @@ class LossScaler:
     optimizer, on each rank alone: with sharded parameters or stages the ranks then part ways, silently.
 
     Args:
+        initial: the first scale.
         device: where the overflow flag is reduced.
         group: every rank that must decide alike; None: this process alone.
     """
 
-    INITIAL, GROWTH, BACKOFF, INTERVAL = 2.0**16, 2.0, 0.5, 2000
+    GROWTH, BACKOFF, INTERVAL = 2.0, 0.5, 2000
 
-    def __init__(self, device: torch.device, group: dist.ProcessGroup | None):
-        self.value = self.INITIAL
+    def __init__(self, initial: float, device: torch.device, group: dist.ProcessGroup | None):
+        self.value = initial
         self._device, self._group = device, group
         self._good_steps = 0
 
