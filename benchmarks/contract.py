@@ -79,8 +79,6 @@ class Model(ABC):
     """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
     tied: Mapping[str, str]
     """Parameter name -> the name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
-    zero_gradients: tuple[str, ...] = ()
-    """`fnmatch` patterns of parameters whose true gradient is zero: what they move by is rounding, whatever the layout."""
 
     @abstractmethod
     def build(self, unit: str) -> nn.Module:

@@ -1,7 +1,7 @@
-"""The single-device run that every cell is held against, written without the layouts: it shares model and data alone
+"""The single-device run that every cell is held against, written without the layouts: it shares model and data alone.
 
 One device, one plain SGD loop. SGD, as AdamW hides a wrong scale of the gradients and blows up where a true gradient is
-zero. The loss is multiplied by a factor that brings the gradient norm to 6 or more, so that a framework which clips
+zero. The loss is multiplied by a factor that brings the gradient norm to 4 or more, so that a framework which clips
 unasked, at 1.0, is seen.
 """
 
@@ -23,7 +23,11 @@ from benchmarks.data import Text
 VERIFICATION_LOSS_SCALE = 2.0**12
 """Loss factor x initial loss scale of 16-bit verification. How large a scale overflows depends on how the batch is cut, as a
 part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
-LEAST_GRADIENT_NORM = 6.0
+LEAST_GRADIENT_NORM = 4.0
+"""Of every step: a framework that clips at 1.0 without being asked then changes each of them."""
+STEP_LENGTH = 0.5
+"""How far the first step moves all weights together. Much longer steps diverge; shorter ones drown in the rounding of
+the weights, so that updates cannot be compared."""
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -41,12 +45,13 @@ class Reference:
     """Whether loss scaling skipped the step."""
     loss_factor: float
     """A power of two by which the loss was multiplied before backward."""
+    learning_rate: float
+    """Of the plain SGD of this run, and of whatever is held against it."""
 
 
-def verification_optimizer(clip: float) -> Optimizer:
-    """What reference and layouts are verified with: plain SGD. Where gradients are clipped it takes
-    longer steps to make up for it, as an update that drowns in the rounding of its weight cannot be compared."""
-    return Optimizer(name="sgd", learning_rate=max(0.1, 0.5 / clip) if clip else 0.1, weight_decay=0.0)
+def sgd(learning_rate: float) -> Optimizer:
+    """The optimizer that cells are verified with."""
+    return Optimizer(name="sgd", learning_rate=learning_rate, weight_decay=0.0)
 
 
 def reference_cell(cell: Cell) -> Cell:
@@ -59,7 +64,7 @@ def reference_cell(cell: Cell) -> Cell:
         precision=cell.precision,
         clip=cell.clip,
         batch=Batch(global_size=cell.batch.global_size, sequence=cell.batch.sequence),
-        optimizer=verification_optimizer(cell.clip),
+        optimizer=sgd(1.0),  # how long the steps are, the run itself decides
         seed=cell.seed,
         data=cell.data,
         protocol=Protocol(verify_steps=cell.protocol.verify_steps),
@@ -91,47 +96,64 @@ def reference_bytes(model: Model, batch: Batch) -> int:
     return 16 * model.parameter_count() + rows * batch.sequence * per_token + 16 * logits
 
 
-def train(
-    cell: Cell, device: torch.device, *, steps: int, parameters_file: Path, loss_factor: float | None = None
-) -> Reference:
+def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path) -> Reference:
     """Train `cell.model` on one device from the seeded weights, on the same batches as every layout.
+
+    The loss is multiplied by the smallest power of two with which every step's gradient norm is at least
+    `LEAST_GRADIENT_NORM`; the learning rate undoes it, so that all factors give the same steps.
 
     Args:
         cell: only its model, batch, precision, clip, seed and data are looked at.
         parameters_file: gets {single-device name: fp32 tensor on the CPU} after the last step, to be read with
             `torch.load(parameters_file, weights_only=True, mmap=True)`.
-        loss_factor: by which the loss is multiplied; None: the smallest power of two, 1 or more, for which the first
-            gradient's norm is at least `LEAST_GRADIENT_NORM`.
 
     Raises:
-        RuntimeError: the first gradient is zero or not finite, so that no factor helps.
+        RuntimeError: a gradient is zero or not finite, so that no factor helps.
     """
+    factor = 1.0
+    while True:
+        reference, parameters = _attempt(cell, device, steps, factor)
+        least = min((norm for norm in reference.gradient_norms if norm is not None), default=math.inf)
+        if not 0 < least <= math.inf:
+            raise RuntimeError(f"a gradient of {cell.model} has the norm {least}: it must be above 0 and finite")
+        if least >= LEAST_GRADIENT_NORM:
+            torch.save({name: parameter.detach().cpu() for name, parameter in parameters.items()}, parameters_file)
+            return reference
+        factor = 2.0 ** math.ceil(math.log2(factor * LEAST_GRADIENT_NORM / least))
+
+
+def _attempt(
+    cell: Cell, device: torch.device, steps: int, factor: float
+) -> tuple[Reference, dict[str, nn.Parameter]]:
+    """The run with one factor, and the parameters after it."""
     model = models.load(cell.model)
     module = _whole(model, cell.seed).to(device)
     parameters = dict(module.named_parameters())
     text = Text(cell.data, cell.seed)
     vocabulary = model.boundary(model.units[-1], 1, 1)[-1]
-    if loss_factor is None:
-        first = text.batch(0, cell.batch.global_size, cell.batch.sequence, vocabulary)
-        loss_factor = _loss_factor(model, module, first, cell.precision, device)
-    optimizer = torch.optim.SGD(parameters.values(), lr=verification_optimizer(cell.clip).learning_rate)
-    scaler = torch.amp.GradScaler(device.type, VERIFICATION_LOSS_SCALE / loss_factor, enabled=cell.precision == "fp16")
+    optimizer = torch.optim.SGD(parameters.values())
+    scaler = torch.amp.GradScaler(device.type, VERIFICATION_LOSS_SCALE / factor, enabled=cell.precision == "fp16")
+    clip = cell.clip or math.inf
 
-    losses, norms, skipped = [], [], []
+    losses, norms, skipped, learning_rate = [], [], [], None
     for step in range(steps):
         batch = text.batch(step, cell.batch.global_size, cell.batch.sequence, vocabulary)
         scale = scaler.get_scale()
         optimizer.zero_grad()
-        losses.append(_accumulate(model, module, batch, cell.precision, device, factor=loss_factor, scaler=scaler))
+        losses.append(_accumulate(model, module, batch, cell.precision, device, factor=factor, scaler=scaler))
         scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(parameters.values(), cell.clip or math.inf)
+        norm = nn.utils.clip_grad_norm_(parameters.values(), clip).item()
+        if learning_rate is None:
+            learning_rate = STEP_LENGTH / min(clip, norm) if norm else 1.0
+            optimizer.param_groups[0]["lr"] = learning_rate
         scaler.step(optimizer)
         scaler.update()
         skipped.append(scaler.get_scale() < scale)
-        norms.append(None if skipped[-1] else norm.item())
-
-    torch.save({name: parameter.detach().cpu() for name, parameter in parameters.items()}, parameters_file)
-    return Reference(losses=losses, gradient_norms=norms, skipped=skipped, loss_factor=loss_factor)
+        norms.append(None if skipped[-1] else norm)
+    reference = Reference(
+        losses=losses, gradient_norms=norms, skipped=skipped, loss_factor=factor, learning_rate=learning_rate or 1.0
+    )
+    return reference, parameters
 
 
 def _whole(model: Model, seed: int) -> nn.Sequential:
@@ -170,12 +192,3 @@ def _accumulate(
         scaler.scale(loss * factor).backward()
         total += loss.detach()
     return total.item()
-
-
-def _loss_factor(model: Model, module: nn.Module, batch: tuple[Tensor, Tensor], precision: str, device: torch.device) -> float:
-    unscaled = torch.amp.GradScaler(device.type, enabled=False)
-    _accumulate(model, module, batch, precision, device, factor=1.0, scaler=unscaled)
-    norm = nn.utils.get_total_norm([p.grad for p in module.parameters()]).item()
-    if not 0 < norm < math.inf:
-        raise RuntimeError(f"the first gradient of {model.name} has the norm {norm}: it must be above 0 and finite")
-    return 2.0 ** max(0, math.ceil(math.log2(LEAST_GRADIENT_NORM / norm)))

@@ -16,7 +16,6 @@ from dataclasses import dataclass
 from typing import Literal
 
 import deepspeed
-import deepspeed.runtime.zero.muon.original_muon  # noqa: F401  initialize() would import it, seconds later and in every rank
 import torch.distributed as dist
 from torch import Tensor, nn
 from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
@@ -40,6 +39,10 @@ from benchmarks.site import Site
 from benchmarks.techniques.precision import LossScaler
 from benchmarks.tied import read_through
 from benchmarks.world import World
+
+
+PRELOAD = ("deepspeed.runtime.zero.muon.original_muon",)
+"""What `deepspeed.initialize` imports for seconds; worth having before ranks are forked."""
 
 
 class _ModelParallelUnit:

@@ -147,8 +147,6 @@ class Model(contract.Model):
         Plan("head.linear", "head"),
     )
     tied = {"head.linear.weight": "embedding.token.weight"}
-    # It adds the same number to all scores of a query, and softmax does not feel that.
-    zero_gradients = ("block*.attention.key.bias",)
 
     def __init__(self, name: str, dimensions: Mapping[str, bool | int | float]):
         """Raises `UsageError` where the dimensions do not fit together."""

@@ -1,0 +1,128 @@
+"""Instruments that break one thing in a cell. Each is called with the engine, the world and the cell on every rank."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from benchmarks.cell import Cell
+from benchmarks.contract import Engine
+from benchmarks.world import World
+
+
+class _Louder(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor) -> Tensor:
+        return weight.view_as(weight)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:
+        return gradient * 1.1
+
+
+def louder_gradient(engine: Engine, world: World, cell: Cell) -> None:
+    """On the last rank, multiply the gradient of one weight by 1.1."""
+    if world.rank != world.size - 1:
+        return
+    norm = engine.parts[-1].module.get_submodule("head.norm")
+    forward = norm.forward
+
+    def louder(x: Tensor) -> Tensor:
+        weight = norm._parameters.pop("weight")
+        norm.weight = _Louder.apply(weight)
+        try:
+            return forward(x)
+        finally:
+            del norm.weight
+            norm._parameters["weight"] = weight
+
+    norm.forward = louder
+
+
+class _Skip(TorchDispatchMode):
+    """Lets the first sum over one group's ranks happen on copies, so that it is without effect."""
+
+    def __init__(self, group: dist.ProcessGroup):
+        super().__init__()
+        self.group, self.skipped = group, False
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
+        kwargs = kwargs or {}
+        name = func.name() if hasattr(func, "name") else str(func)
+        if self.skipped or not self._mine(name, args, kwargs):
+            return func(*args, **kwargs)
+        self.skipped = True
+        if "_c10d_functional" in name and "reduce_scatter" in name:
+            func(*args, **kwargs)
+            return args[0].chunk(self.group.size())[self.group.rank()].clone()
+        if "_c10d_functional" in name:
+            func(*args, **kwargs)
+            return args[0].clone()
+        if "_reduce_scatter_base_" in name:
+            output, given = args[0], args[1]
+            _, work = func(torch.empty_like(output), given.clone(), *args[2:], **kwargs)
+            output.copy_(given.chunk(self.group.size())[self.group.rank()].view_as(output))
+            return output, work
+        tensors = args[0]
+        _, work = func([t.clone() for t in tensors], *args[1:], **kwargs)
+        return tensors, work
+
+    def _mine(self, name: str, args: tuple, kwargs: dict) -> bool:
+        sums = ("c10d::allreduce_", "c10d::reduce_", "c10d::_reduce_scatter_base_", "_c10d_functional::all_reduce")
+        if not name.startswith((*sums, "_c10d_functional::reduce_scatter")):
+            return False
+        first = args[0][0] if isinstance(args[0], list) else args[0]
+        if first.numel() < 16:
+            return False
+        for value in (*args, *kwargs.values()):
+            if isinstance(value, str) and value == self.group.group_name:
+                return True
+            if isinstance(value, torch.ScriptObject):
+                try:
+                    if dist.ProcessGroup.unbox(value).group_name == self.group.group_name:
+                        return True
+                except Exception:  # noqa: S112  another kind of object among the arguments
+                    continue
+        return False
+
+
+def _skip_over(name: str, world: World) -> None:
+    group = world.group(name)
+    if group is not None:
+        _Skip(group).__enter__()
+
+
+def skip_data_reduction(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave out the first sum of gradients over the data axis."""
+    _skip_over("dp", world)
+
+
+def skip_tensor_reduction(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave out the first sum over the tensor axis."""
+    _skip_over("tp", world)
+
+
+def skip_tied_reduction(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave out the first sum over the stages that share a weight, on those stages."""
+    for part in engine.parts:
+        for placement in part.placements.values():
+            for group in placement.pending:
+                _Skip(world.group(group)).__enter__()
+                return
+
+
+def forget_checkpointing(engine: Engine, world: World, cell: Cell) -> None:
+    """Make checkpointing the identity."""
+    for part in engine.parts:
+        for name in part.blocks:
+            block = part.module.get_submodule(name)
+            block.forward = block.forward.args[0]
+
+
+def one_microbatch(engine: Engine, world: World, cell: Cell) -> None:
+    """Make microbatching the identity: the batch runs in one piece."""
+    engine._schedule._microbatches = 1

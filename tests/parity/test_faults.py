@@ -1,0 +1,58 @@
+"""Verification can fail: a wrong gradient, a missing reduction or a technique that does nothing ends a cell `diverged`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from benchmarks.registry import AXES, names
+from harness.record import Record
+from tests.parity.conftest import cell
+
+BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
+VERIFY_ONLY = {"measure_steps": 0}
+LAYOUTS = ["single", *(f"{axis}=2:{name}" for axis, folder in AXES.items() for name in names(folder))]
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("layout", LAYOUTS)
+def test_a_gradient_that_is_a_tenth_too_large_on_one_rank(run: Callable[..., Record], layout: str, precision: str):
+    record = run(cell(layout, precision=precision, batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:louder_gradient")
+    assert record.status == "diverged" and record.phase == "verify"
+    assert record.verification.verdict == "failed"
+    assert "head.norm.weight" in record.reason
+
+
+@pytest.mark.parametrize("name", names("data_parallel"))
+def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], name: str):
+    record = run(cell(f"dp=2:{name}", batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
+    assert record.status == "diverged", record.reason
+
+
+@pytest.mark.parametrize("name", names("tensor_parallel"))
+def test_a_missing_sum_over_tensor_ranks(run: Callable[..., Record], name: str):
+    record = run(cell(f"tp=2:{name}", batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_tensor_reduction")
+    assert record.status == "diverged", record.reason
+
+
+@pytest.mark.parametrize("name", [n for n in names("pipeline_parallel") if n != "devices"])  # it has no process to skip one
+def test_a_missing_sum_over_tied_stages(run: Callable[..., Record], name: str):
+    tied = cell(f"pp=2:{name}", model="gpt2-tiny", batch=BATCH, protocol=VERIFY_ONLY)
+    record = run(tied, "tests.parity.faults:skip_tied_reduction")
+    assert record.status == "diverged", record.reason
+
+
+SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False}
+
+
+def test_checkpointing_that_does_nothing(run: Callable[..., Record]):
+    record = run(cell("single", checkpointing="full", batch=BATCH, protocol=SHORT), "tests.parity.faults:forget_checkpointing")
+    assert record.status == "diverged" and record.verification.verdict == "passed"
+    assert "checkpoint" in record.reason
+
+
+def test_microbatches_that_are_one(run: Callable[..., Record]):
+    record = run(cell("dp=2:ddp", batch=BATCH, protocol=SHORT), "tests.parity.faults:one_microbatch")
+    assert record.status == "diverged"
+    assert "microbatch" in record.reason

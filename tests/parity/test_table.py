@@ -1,0 +1,80 @@
+"""The parity table names every combination of what lies in the folders; the whole of it runs under a marker."""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from benchmarks.cell import Cell
+from benchmarks.compose import illegal, processes
+from benchmarks.registry import AXES, names
+from benchmarks.site import Site
+from harness import matrix
+from harness.record import Record
+
+SITE = Site(kind="cpu", count=2)
+EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "exceptions.yaml").read_text())
+MICROBATCHES = {1, 2, 4}
+
+
+def table() -> list[Cell]:
+    """The cells of the suite `parity`, with their processes."""
+    cells = matrix.expand(matrix.load("parity"), SITE)
+    return [c.model_copy(update={"processes": processes(c.layout)}) for c in cells]
+
+
+def excepted(cell: Cell) -> dict[str, Any] | None:
+    """The committed exception that covers a cell."""
+    pipeline = cell.layout.get("pp")
+    for exception in EXCEPTIONS:
+        if pipeline is None or pipeline.implementation != exception["pipeline"]:
+            continue
+        if exception.get("fewer_microbatches_than_stages") and cell.batch.microbatches < pipeline.degree:
+            return exception
+        if exception.get("with_tensor") and cell.layout.degree("tp") > 1:
+            return exception
+    return None
+
+
+def test_every_combination_of_the_folders_is_in_the_table():
+    present = Counter((c.layout.family, c.model.split("-")[0], c.batch.microbatches, c.clip > 0) for c in table())
+    choices = [[None, *names(folder)] for folder in AXES.values()]
+    for combination in itertools.product(*choices):
+        parts = [f"{axis}:{name}" for axis, name in zip(AXES, combination, strict=True) if name]
+        axes = dict(zip(AXES, combination, strict=True))
+        if any(e.get("with_tensor") and e["pipeline"] == axes["pp"] and axes["tp"] for e in EXCEPTIONS):
+            continue
+        for model, microbatches, clipped in itertools.product(("llama", "gpt2"), MICROBATCHES, (False, True)):
+            key = ("+".join(parts) or "single", model, microbatches, clipped)
+            assert present[key], f"the parity suite has no cell for {key}"
+
+
+def test_worlds_reach_from_two_to_eight():
+    assert {c.layout.devices for c in table()} == {1, 2, 4, 8}
+
+
+def test_nothing_leaves_the_table_without_a_committed_reason():
+    for cell in table():
+        reason = illegal(cell, SITE)
+        exception = excepted(cell)
+        assert (reason is None) == (exception is None), f"{cell.layout}, {cell.batch.microbatches} microbatches: {reason}"
+        if exception:
+            assert exception["reason"] in reason
+            assert exception["link"].startswith("https://")
+
+
+@pytest.mark.table
+@pytest.mark.parametrize(
+    "cell",
+    [c for c in table() if not excepted(c)],
+    ids=lambda c: f"{c.model.split('[')[0]}-{c.layout}-{c.batch.microbatches}-{'clip' if c.clip else 'whole'}",
+)
+def test_whole_table(run: Callable[..., Record], cell: Cell):
+    record = run(cell)
+    assert record.status == "ok", record.reason
