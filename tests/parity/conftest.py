@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-from benchmarks import registry
 from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
 from benchmarks.site import Site
@@ -17,7 +15,6 @@ from harness.record import Record
 from harness.references import References
 
 SITE = Site(kind="cpu", count=2)
-ALL = tuple(f"benchmarks.{folder}.{name.replace('-', '_')}" for folder in registry.AXES.values() for name in registry.names(folder))
 
 
 def cell(layout: str, **fields: object) -> Cell:
@@ -27,23 +24,22 @@ def cell(layout: str, **fields: object) -> Cell:
 
 
 @pytest.fixture(scope="session")
-def run(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Record]]:
+def run(launcher: Launcher, tmp_path_factory: pytest.TempPathFactory) -> Callable[..., Record]:
     """Verifies (and, where the protocol has timed steps, measures) a legal cell."""
     folder = tmp_path_factory.mktemp("parity")
-    with Launcher(ALL) as launcher:
-        references = References(launcher, Path(tmp_path_factory.mktemp("references")), SITE)
+    references = References(launcher, tmp_path_factory.mktemp("references"), SITE)
 
-        def go(cell: Cell, *instruments: str) -> Record:
-            assert illegal(cell, SITE) is None
-            return run_cell(
-                cell,
-                launcher=launcher,
-                run_folder=folder,
-                run_id="parity",
-                environment_id="test",
-                site=SITE,
-                references=references,
-                instruments=instruments,
-            )
+    def go(cell: Cell, *instruments: str) -> Record:
+        assert illegal(cell, SITE) is None
+        return run_cell(
+            cell,
+            launcher=launcher,
+            run_folder=folder,
+            run_id="parity",
+            environment_id="test",
+            site=SITE,
+            references=references,
+            instruments=instruments,
+        )
 
-        yield go
+    return go

@@ -1,5 +1,7 @@
 """Instruments that break one thing in a cell. Each is called with the engine, the world and the cell on every rank."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -14,33 +16,45 @@ from benchmarks.contract import Engine
 from benchmarks.world import World
 
 
-class _Louder(torch.autograd.Function):
+class _Scaled(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, weight: Tensor) -> Tensor:
+    def forward(ctx: Any, weight: Tensor, factor: float) -> Tensor:
+        ctx.factor = factor
         return weight.view_as(weight)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Tensor:
-        return gradient * 1.1
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * ctx.factor, None
 
 
-def louder_gradient(engine: Engine, world: World, cell: Cell) -> None:
-    """On the last rank, multiply the gradient of one weight by 1.1."""
-    if world.rank != world.size - 1:
+@contextmanager
+def scaled_gradient(engine: Engine, factor: float) -> Iterator[None]:
+    """Multiply the gradient of one weight on this rank, before any strategy sees it, where the rank holds it."""
+    last = engine.parts[-1]
+    if "head" not in dict(last.module.named_children()):
+        yield
         return
-    norm = engine.parts[-1].module.get_submodule("head.norm")
+    norm = last.module.get_submodule("head.norm")
     forward = norm.forward
 
-    def louder(x: Tensor) -> Tensor:
+    def scaled(x: Tensor) -> Tensor:
         weight = norm._parameters.pop("weight")
-        norm.weight = _Louder.apply(weight)
+        norm.weight = _Scaled.apply(weight, factor)
         try:
             return forward(x)
         finally:
             del norm.weight
             norm._parameters["weight"] = weight
 
-    norm.forward = louder
+    norm.forward = scaled
+    yield
+    norm.forward = forward
+
+
+def louder_gradient(engine: Engine, world: World, cell: Cell) -> None:
+    """On the last rank, multiply the gradient of one weight by 1.1 from now on."""
+    if world.rank == world.size - 1:
+        scaled_gradient(engine, 1.1).__enter__()
 
 
 class _Skip(TorchDispatchMode):

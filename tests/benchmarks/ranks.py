@@ -1,0 +1,77 @@
+"""What the ranks of multi-process tests run; called by name through the launcher."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from benchmarks import data, models
+from benchmarks.cell import Cell
+from benchmarks.compose import compose
+from benchmarks.contract import Batch, Engine
+from benchmarks.world import World
+from harness.launch.entry import Seat
+from tests.parity.faults import scaled_gradient
+
+
+@contextmanager
+def _engine(payload: dict[str, Any], seat: Seat, **options: Any) -> Iterator[tuple[Cell, World, Engine]]:
+    torch.set_num_threads(1)
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    engine = compose(cell, world, **options)
+    yield cell, world, engine
+    engine.close()
+    world.close()
+
+
+def _batch(cell: Cell, world: World, step: int) -> Batch:
+    vocabulary = models.load(cell.model).parameter_shapes["embedding.token.weight"][0]
+    inputs, targets = data.Text(cell.data, cell.seed).batch(step, cell.batch.global_size, cell.batch.sequence, vocabulary)
+    return data.share(inputs, targets, world.coordinate("dp"), world.degrees["dp"])
+
+
+def _values(engine: Engine) -> dict[str, torch.Tensor]:
+    return {name: value.detach().clone() for name, value in engine.parameters()}
+
+
+def overflow_on_one_rank(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """One step whose gradient is infinite on the last rank alone, then one that is whole."""
+    with _engine(payload, seat, loss_scale=2.0**8) as (cell, world, engine):
+        before = _values(engine)
+        with scaled_gradient(engine, torch.inf if world.rank == world.size - 1 else 1.0):
+            bad = engine.step(_batch(cell, world, 0), want_norm=True)
+        between = _values(engine)
+        good = engine.step(_batch(cell, world, 1), want_norm=True)
+        after = _values(engine)
+    return {
+        "skipped": [bad.skipped, good.skipped],
+        "norm_of_skipped": bad.norm is not None,
+        "moved": [
+            any(not torch.equal(a[name], b[name]) for name in a) for a, b in ((before, between), (between, after))
+        ],
+    }
+
+
+def coordinates(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """Where a rank sits, and whom it reaches."""
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    world.make_group("model", ("pp", "tp"))
+    world.make_group("ends", ("pp",), only={"pp": (0, 1)})
+    found = {"coordinates": {axis: world.coordinate(axis) for axis in ("pp", "dp", "tp")}}
+    for name in ("pp", "dp", "tp", "model", "ends"):
+        found[name] = torch.distributed.get_process_group_ranks(world.group(name))
+    found["next_stage"] = world.peer("pp", 1)
+    world.close()
+    return found
+
+
+def losses(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """The loss of each of sixty steps with the cell's own optimizer."""
+    with _engine(payload, seat) as (cell, world, engine):
+        found = [engine.step(_batch(cell, world, step)).loss.item() for step in range(60)]
+    return {"losses": found}

@@ -1,0 +1,57 @@
+"""What only shows with several processes: groups, decisions that must be one, and that training learns."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.compose import illegal
+from benchmarks.registry import AXES, names
+from tests.parity.conftest import SITE, cell
+
+BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
+HYBRIDS = ["pp=2:gpipe,dp=2:fsdp", "pp=2:manual,tp=2:hand", "tp=2:dtensor,dp=2:zero1"]
+
+
+def ranks(launcher: Any, function: str, layout: str, folder: Path, **fields: Any) -> list[dict[str, Any]]:
+    """The answers of all ranks."""
+    made = cell(layout, **{"batch": BATCH, **fields})
+    assert illegal(made, SITE) is None
+    outcome = launcher.run(
+        f"tests.benchmarks.ranks:{function}",
+        made.model_dump(mode="json", by_alias=True),
+        processes=made.processes,
+        log_folder=folder,
+        limits={"build": 120},
+    )
+    assert outcome.failure is None, outcome.failure
+    return outcome.answers
+
+
+@pytest.mark.parametrize("layout", [*(f"{axis}=2:{n}" for axis, folder in AXES.items() for n in names(folder)), *HYBRIDS])
+def test_one_ranks_overflow_skips_the_step_of_all(launcher: Any, tmp_path: Path, layout: str):
+    for answer in ranks(launcher, "overflow_on_one_rank", layout, tmp_path, precision="fp16", clip=1.0):
+        assert answer == {"skipped": [True, False], "norm_of_skipped": False, "moved": [False, True]}
+
+
+def test_ranks_of_two_by_two_by_two(launcher: Any, tmp_path: Path):
+    # Tensor ranks are neighbours, pipeline ranks are furthest apart: rank = 4 pp + 2 dp + tp.
+    answers = ranks(launcher, "coordinates", "pp=2:gpipe,tp=2:hand,dp=2:ddp", tmp_path)
+    for rank, answer in enumerate(answers):
+        pp, dp, tp = rank // 4, rank // 2 % 2, rank % 2
+        assert answer["coordinates"] == {"pp": pp, "dp": dp, "tp": tp}
+        assert answer["pp"] == answer["ends"] == [2 * dp + tp, 4 + 2 * dp + tp]
+        assert answer["dp"] == [4 * pp + tp, 4 * pp + 2 + tp]
+        assert answer["tp"] == [4 * pp + 2 * dp, 4 * pp + 2 * dp + 1]
+        assert answer["model"] == [2 * dp, 2 * dp + 1, 4 + 2 * dp, 4 + 2 * dp + 1]
+        assert answer["next_stage"] == 4 + 2 * dp + tp
+
+
+def test_the_loss_falls(launcher: Any, tmp_path: Path):
+    optimizer = {"learning_rate": 3e-3}
+    for answer in ranks(launcher, "losses", "dp=2:ddp", tmp_path, batch={"global": 16, "sequence": 64}, optimizer=optimizer):
+        found = answer["losses"]
+        # Bytes at random cost log(256) = 5.55 nats; the frequencies of bytes in source alone bring it below 3.7.
+        assert sum(found[-10:]) / 10 < 3.7 < 5 < found[0]

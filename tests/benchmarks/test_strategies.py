@@ -1,0 +1,82 @@
+"""Knobs and processes of layouts, and what compose refuses."""
+
+import pytest
+
+from benchmarks.cell import Cell
+from benchmarks.compose import illegal, knobs, processes
+from benchmarks.errors import UsageError
+from benchmarks.layout import Layout
+from benchmarks.registry import AXES, load, names
+from benchmarks.site import Site
+from benchmarks.strategies import process_degrees, strategies
+
+CPU, NODE = Site(kind="cpu", count=2), Site(kind="cuda", count=8, memory_bytes=80 * 2**30)
+
+
+@pytest.mark.parametrize(("axis", "name"), [(a, n) for a, folder in AXES.items() for n in names(folder)])
+def test_every_file_holds_one_documented_strategy(axis: str, name: str):
+    module = load(AXES[axis], name)
+    assert module.Strategy.axis == axis
+    assert module.__doc__ and module.Strategy.__doc__
+    with open(module.__file__) as file:
+        assert sum(1 for _ in file) <= 200
+
+
+def test_one_process_may_drive_all_stages():
+    assert processes(Layout.parse("pp=4:devices,dp=2:ddp")) == 2
+    assert process_degrees(Layout.parse("pp=2:gpipe,tp=2:hand,dp=2:ddp")) == {"pp": 2, "dp": 2, "tp": 2}
+
+
+def test_knobs_reach_the_strategy():
+    found = strategies(Layout.parse("dp=2:fsdp[reshard=false]"))
+    assert found["dp"].reshard is False
+    assert knobs(Cell(layout="dp=2:fsdp", processes=2, devices=2)) == {"dp": {"reshard": True}}
+
+
+@pytest.mark.parametrize(
+    ("layout", "said"),
+    [
+        ("dp=2:fsdp[reshrad=false]", "did you mean 'reshard'"),
+        ("dp=2:fsdp[reshard=3]", "takes a bool"),
+        ("tp=2:hand[reshard=false]", "has none"),
+    ],
+)
+def test_misspelt_knobs(layout: str, said: str):
+    with pytest.raises(UsageError, match=said):
+        strategies(Layout.parse(layout))
+
+
+@pytest.mark.parametrize(
+    ("cell", "site", "said"),
+    [
+        ({"layout": "dp=3:ddp"}, CPU, "use a multiple of 3"),
+        ({"layout": "dp=2:ddp", "batch": {"global": 4, "microbatches": 4}}, CPU, "use a multiple of 8"),
+        ({"layout": "tp=3:hand"}, CPU, "heads"),
+        ({"layout": "pp=7:gpipe", "batch": {"global": 7}}, CPU, "at most pp=6"),
+        ({"layout": "pp=4:1f1b", "batch": {"global": 8, "microbatches": 2}}, CPU, "at least as many microbatches as stages"),
+        ({"layout": "pp=2:devices,tp=2:hand"}, CPU, "one process drives all stages"),
+        ({"layout": "pp=2:devices,dp=2:fsdp"}, NODE, "the one device of its mesh"),
+        ({"layout": "pp=2:devices,dp=2:zero1"}, NODE, "one device"),
+        ({"layout": "dp=16:ddp", "batch": {"global": 16}}, NODE, "16 devices and there are 8"),
+        ({"batch": {"sequence": 100000}}, CPU, "shorter sequence"),
+    ],
+)
+def test_what_cannot_run_says_why(cell: dict, site: Site, said: str):
+    reason = illegal(Cell.model_validate(cell), site)
+    assert reason is not None and said in reason
+
+
+@pytest.mark.parametrize("layout", ["single", "pp=2:devices,dp=2:fsdp", "pp=2:gpipe,tp=2:dtensor,dp=2:zero1"])
+def test_what_can_run_on_cpu(layout: str):
+    assert illegal(Cell(layout=layout), CPU) is None
+
+
+def test_a_missing_framework_takes_only_its_own_cells(monkeypatch: pytest.MonkeyPatch):
+    def load_without(folder: str, name: str):
+        if name == "zero1":
+            raise ModuleNotFoundError("No module named 'deepspeed'", name="deepspeed")
+        return load(folder, name)
+
+    monkeypatch.setattr("benchmarks.registry.load", load_without)
+    assert "pip install deepspeed" in illegal(Cell(layout="dp=2:zero1"), CPU)
+    assert illegal(Cell(layout="dp=2:ddp"), CPU) is None

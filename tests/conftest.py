@@ -1,0 +1,26 @@
+"""What all tests share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+from benchmarks import registry
+from harness.launch.local import Launcher
+
+# Examples are the same in every run, and how long one takes is the machine's affair.
+settings.register_profile("steady", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("steady")
+
+IMPLEMENTATIONS = tuple(
+    f"benchmarks.{folder}.{name.replace('-', '_')}" for folder in registry.AXES.values() for name in registry.names(folder)
+)
+
+
+@pytest.fixture(scope="session")
+def launcher() -> Iterator[Launcher]:
+    """One launcher for all tests; its server has torch and all implementations loaded."""
+    with Launcher(IMPLEMENTATIONS) as started:
+        yield started
