@@ -25,7 +25,7 @@ VERIFICATION_LOSS_SCALE = 2.0**12
 part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
 LEAST_GRADIENT_NORM = 4.0
 """Of every step: a framework that clips at 1.0 without being asked then changes each of them."""
-STEP_LENGTH = 0.5
+STEP_LENGTH = 0.3
 """How far the first step moves all weights together. Much longer steps diverge; shorter ones drown in the rounding of
 the weights, so that updates cannot be compared."""
 CHUNK_TOKENS = 16384
@@ -143,8 +143,8 @@ def _attempt(
         losses.append(_accumulate(model, module, batch, cell.precision, device, factor=factor, scaler=scaler))
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters.values(), clip).item()
-        if learning_rate is None:
-            learning_rate = STEP_LENGTH / min(clip, norm) if norm else 1.0
+        if learning_rate is None and 0 < norm < math.inf:
+            learning_rate = STEP_LENGTH / min(clip, norm)
             optimizer.param_groups[0]["lr"] = learning_rate
         scaler.step(optimizer)
         scaler.update()

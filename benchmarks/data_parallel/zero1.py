@@ -40,7 +40,6 @@ from benchmarks.techniques.precision import LossScaler
 from benchmarks.tied import read_through
 from benchmarks.world import World
 
-
 PRELOAD = ("deepspeed.runtime.zero.muon.original_muon",)
 """What `deepspeed.initialize` imports for seconds; worth having before ranks are forked."""
 
