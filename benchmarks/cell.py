@@ -103,7 +103,9 @@ class Cell(_Data):
         for flag in ("precision", "checkpointing", "clip", "seed"):
             if getattr(self, flag) != getattr(default, flag):
                 words.append(f"--{flag} {getattr(self, flag)}")
-        words.append(f"--batch {self.batch.global_size} --microbatches {self.batch.microbatches} --sequence {self.batch.sequence}")
+        words.append(
+            f"--batch {self.batch.global_size} --microbatches {self.batch.microbatches} --sequence {self.batch.sequence}"
+        )
         if self.data != STANDARD_LIBRARY:
             words.append(f"--text '{self.data}'")
         for name, value in self.protocol.model_dump(exclude_defaults=True).items():

@@ -83,7 +83,9 @@ def compose(
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
     recipe = _recipe(optimizer or cell.optimizer, cell.clip)
-    replica = data.wrap(assembly, recipe, cell, world) if isinstance(data, DataParallel) else whole_copy(assembly, recipe, world)
+    replica = (
+        data.wrap(assembly, recipe, cell, world) if isinstance(data, DataParallel) else whole_copy(assembly, recipe, world)
+    )
     if isinstance(pipeline, PipelineParallel):
         schedule = pipeline.schedule(assembly, replica, cell, world)
     else:
@@ -203,7 +205,7 @@ def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: 
 
 def _whole(model: Model) -> Part:
     module = chain(model, model.units)
-    return Part(module=module, index=0, count=1, blocks=model.blocks, placements=placements(model, module))
+    return Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=placements(model, module))
 
 
 def _recipe(optimizer: Optimizer, clip: float) -> OptimizerRecipe:

@@ -45,7 +45,9 @@ SEPARATE_STAGES = "separate stages"
 NEEDS_DEEPSPEED = "needs engine deepspeed"
 """Works only where DeepSpeed's engine owns the step."""
 
-TRAITS = frozenset({SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES, NEEDS_DEEPSPEED})
+TRAITS = frozenset(
+    {SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES, NEEDS_DEEPSPEED}
+)
 
 # ------------------------------------------------------------------------------------------------ models
 
@@ -78,7 +80,7 @@ class Model(ABC):
     tensor_plan: tuple[Plan, ...]
     """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
     tied: Mapping[str, str]
-    """Parameter name -> the name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
+    """Parameter name -> name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
 
     @abstractmethod
     def build(self, unit: str) -> nn.Module:
@@ -173,6 +175,8 @@ class Part:
     """One pipeline chunk on this rank. Parameters are on the meta device until a data strategy's `wrap` has
     called `initialize.materialize`."""
 
+    model: Model
+    """What it is a part of."""
     module: nn.Module
     index: int
     """Which chunk, from 0."""
@@ -346,7 +350,9 @@ class Engine(ABC):
 
     @abstractmethod
     def parameters(self) -> Iterator[tuple[str, Tensor]]:
-        """Full tensors of this rank's stage by single-device name, one at a time; all ranks of a stage must iterate together."""
+        """Full tensors of this rank's stage by single-device name, one at a time; all ranks of a stage iterate together.
+
+        A parameter that the rank holds twice comes twice."""
 
     @abstractmethod
     def close(self) -> None:

@@ -23,7 +23,6 @@ def chain(model: Model, units: Sequence[str]) -> Chain:
     """Some units of a model in order, on the meta device.
 
     Where both ends of a tie are among them they share one Parameter; where only the second is, it has its own.
-    The chain knows its model (`.model`), from which `materialize` asks the values.
     """
     with torch.device("meta"):
         built = Chain({unit: model.build(unit) for unit in units})
@@ -31,7 +30,6 @@ def chain(model: Model, units: Sequence[str]) -> Chain:
         if {_unit(name), _unit(canonical)} <= set(units):
             owner, _, attribute = name.rpartition(".")
             built.get_submodule(owner).register_parameter(attribute, built.get_parameter(canonical))
-    built.model = model
     return built
 
 
@@ -73,7 +71,7 @@ def materialize(part: Part, world: World, module: nn.Module | None = None, devic
         if not parameter.is_meta or (wanted is not None and id(parameter) not in wanted):
             continue
         placement = part.placements[name]
-        value = _share(full(part.module.model, placement.name, world.seed), parameter, placement, world)
+        value = _share(full(part.model, placement.name, world.seed), parameter, placement, world)
         shape = parameter.to_local().shape if isinstance(parameter, DTensor) else parameter.shape
         assert value.shape == shape, f"{name}: the shard should be {tuple(shape)} but the placement gives {tuple(value.shape)}"
         where = device or part.devices.get(_unit(name)) or world.device

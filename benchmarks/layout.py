@@ -21,7 +21,9 @@ DEFAULT_IMPLEMENTATION = {"dp": "ddp", "tp": "dtensor", "pp": "1f1b"}
 AXIS_WORDS = {"dp": "data", "tp": "tensor", "pp": "pipeline"}
 
 _AXIS = re.compile(r"(?P<axis>[a-z]+)=(?P<degree>[0-9]+(?:x[0-9]+)*|\*)(?::(?P<name>[a-z0-9-]+))?(?:\[(?P<knobs>[^\[\]]*)\])?")
-_GRAMMAR = "a layout is written 'single' or 'axis=degree:implementation[knob=value]', comma separated, for example 'tp=2:hand,dp=2:ddp'"
+_GRAMMAR = (
+    "a layout is written 'single' or 'axis=degree:implementation[knob=value]', comma separated, for example 'tp=2,dp=2:fsdp'"
+)
 
 Knob = bool | int | float | str
 
@@ -34,7 +36,7 @@ class Axis(BaseModel):
     axis: str
     """`pp`, `tp` or `dp`."""
     degrees: tuple[int, ...] | None
-    """How many ways, outermost first; several for a nested axis such as `dp=2x2:hsdp`; None is `*`, what is left of the world."""
+    """How many ways, outermost first; several for a nested axis such as `dp=2x2`; None is `*`, what is left of the world."""
     implementation: str
     """A file name in the axis's folder."""
     knobs: tuple[tuple[str, Knob], ...] = ()
@@ -44,7 +46,9 @@ class Axis(BaseModel):
     def degree(self) -> int:
         """The number of parts along this axis."""
         if self.degrees is None:
-            raise UsageError(f"the degree of '{self}' is open: only a suite may write '*'; give a number, for example '{self.axis}=2'")
+            raise UsageError(
+                f"the degree of '{self}' is open: only a suite may write '*'; give a number, for example '{self.axis}=2'"
+            )
         return math.prod(self.degrees)
 
     def __str__(self) -> str:

@@ -122,9 +122,7 @@ def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path
         factor = 2.0 ** math.ceil(math.log2(factor * LEAST_GRADIENT_NORM / least))
 
 
-def _attempt(
-    cell: Cell, device: torch.device, steps: int, factor: float
-) -> tuple[Reference, dict[str, nn.Parameter]]:
+def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tuple[Reference, dict[str, nn.Parameter]]:
     """The run with one factor, and the parameters after it."""
     model = models.load(cell.model)
     module = _whole(model, cell.seed).to(device)

@@ -1,7 +1,7 @@
 """A site: a machine described as data. A live one is found by `harness.environment`; any other can be written down.
 
-    >>> Site.parse("8xcuda:80GiB").memory_bytes == 80 * 2**30
-    True
+>>> Site.parse("8xcuda:80GiB").memory_bytes == 80 * 2**30
+True
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ def strategy(axis: Axis) -> Strategy:
         default = fields[name].default
         if type(value) is not type(default) and not (isinstance(default, float) and type(value) is int):
             raise UsageError(
-                f"knob {name!r} in '{axis}' has the value {value!r}: it takes a {type(default).__name__}, by default {default!r}"
+                f"knob {name!r} in '{axis}' is {value!r}: it takes a {type(default).__name__}, by default {default!r}"
             )
     return kind(**dict(axis.knobs))
 

@@ -50,6 +50,7 @@ def part(model: Model, units: Sequence[str], index: int, count: int) -> Part:
     """One stage, on the meta device."""
     module = chain(model, units)
     return Part(
+        model=model,
         module=module,
         index=index,
         count=count,
@@ -59,7 +60,7 @@ def part(model: Model, units: Sequence[str], index: int, count: int) -> Part:
 
 
 def tied_stages(model: Model, spread: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
-    """Second name of every tied parameter whose two units lie on different stages -> (stage that owns it, stage of the copy)."""
+    """Second name of every parameter tied across stages -> (stage that owns it, stage of the copy)."""
     stage_of = {unit: index for index, units in enumerate(spread) for unit in units}
     found = {}
     for copy, owner in model.tied.items():

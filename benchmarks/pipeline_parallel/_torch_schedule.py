@@ -47,9 +47,7 @@ class _Stage(PipelineStage):
 class TorchSchedule:
     """One of torch's schedules with one stage on each rank."""
 
-    def __init__(
-        self, kind: type[PipelineScheduleSingle], assembly: Assembly, replica: Replica, cell: Cell, world: World
-    ):
+    def __init__(self, kind: type[PipelineScheduleSingle], assembly: Assembly, replica: Replica, cell: Cell, world: World):
         (mine,) = assembly.parts
         self._losses: list[Tensor] = []
         self._first, self._last = mine.index == 0, mine.index == mine.count - 1
@@ -62,7 +60,9 @@ class TorchSchedule:
             group=world.group("pp"),
         )
         stage.replica = replica
-        self._schedule = kind(stage, cell.batch.microbatches, loss_fn=self._loss_function(assembly, replica, cell), scale_grads=False)
+        self._schedule = kind(
+            stage, cell.batch.microbatches, loss_fn=self._loss_function(assembly, replica, cell), scale_grads=False
+        )
 
     def _loss_function(self, assembly: Assembly, replica: Replica, cell: Cell) -> Callable[[Tensor, Tensor], Tensor]:
         def scaled_share(output: Tensor, target: Tensor) -> Tensor:

@@ -51,11 +51,10 @@ class Strategy(PipelineParallel):
         # Stage by stage, so that a weight tied across two devices becomes two copies; the update sums their gradients.
         chains = [chain(model, units) for units in spread]
         module = SpreadChain({name: unit for c in chains for name, unit in c.named_children()}, devices)
-        module.model = model
         where = {name: placement for c in chains for name, placement in placements(model, c).items()}
         for copy in tied_stages(model, spread):
             where[copy] = dataclasses.replace(where[copy], counted=False)
-        return [Part(module=module, index=0, count=1, blocks=model.blocks, placements=where, devices=devices)]
+        return [Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=where, devices=devices)]
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> Accumulate:
         return Accumulate(assembly, replica, cell.batch.microbatches)

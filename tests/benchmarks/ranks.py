@@ -50,9 +50,7 @@ def overflow_on_one_rank(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     return {
         "skipped": [bad.skipped, good.skipped],
         "norm_of_skipped": bad.norm is not None,
-        "moved": [
-            any(not torch.equal(a[name], b[name]) for name in a) for a, b in ((before, between), (between, after))
-        ],
+        "moved": [any(not torch.equal(a[name], b[name]) for name in a) for a, b in ((before, between), (between, after))],
     }
 
 

@@ -31,7 +31,9 @@ def test_rows_of_a_microbatch():
 
 
 def test_the_command_says_all_that_differs_from_the_default():
-    cell = Cell(model="llama-8b[blocks=4]", layout="dp=2:fsdp[reshard=false]", precision="bf16", clip=1.0, protocol={"measure_steps": 5})
+    cell = Cell(
+        model="llama-8b[blocks=4]", layout="dp=2:fsdp[reshard=false]", precision="bf16", clip=1.0, protocol={"measure_steps": 5}
+    )
     words = shlex.split(cell.command())
     assert words[:2] == ["hpbench", "run"]
     for flag, value in [

@@ -34,7 +34,9 @@ class Seat:
 
 def part_of(model: Model, units: tuple[str, ...] | None = None) -> Part:
     chain = initialize.chain(model, units or model.units)
-    return Part(module=chain, index=0, count=1, blocks=model.blocks, placements=initialize.placements(model, chain))
+    return Part(
+        model=model, module=chain, index=0, count=1, blocks=model.blocks, placements=initialize.placements(model, chain)
+    )
 
 
 # ------------------------------------------------------------------------------------------------ values

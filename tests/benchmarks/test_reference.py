@@ -29,7 +29,9 @@ def plain(name: str) -> tuple:
     """A whole model with its seeded weights."""
     model = models.load(name)
     chain = initialize.chain(model, model.units)
-    part = Part(module=chain, index=0, count=1, blocks=model.blocks, placements=initialize.placements(model, chain))
+    part = Part(
+        model=model, module=chain, index=0, count=1, blocks=model.blocks, placements=initialize.placements(model, chain)
+    )
     initialize.materialize(part, Seat())
     return model, chain
 
@@ -74,12 +76,12 @@ def test_every_norm_is_above_four_and_the_factor_no_larger_than_that_takes(tmp_p
 
 
 @pytest.mark.parametrize("clip", [0.0, 1.0])
-def test_the_first_step_moves_the_weights_by_half(clip: float, tmp_path: Path) -> None:
+def test_the_first_step_moves_the_weights_by_its_length(clip: float, tmp_path: Path) -> None:
     found, parameters = train(Cell(clip=clip), tmp_path, steps=1)
     model = models.load("llama-tiny")
     moved = sum((value - initialize.full(model, name, 0)).double().square().sum().item() for name, value in parameters.items())
-    assert math.sqrt(moved) == pytest.approx(0.5, rel=1e-3)
-    assert found.learning_rate == pytest.approx(0.5 / min(clip or math.inf, found.gradient_norms[0]), rel=1e-5)
+    assert math.sqrt(moved) == pytest.approx(0.3, rel=1e-3)
+    assert found.learning_rate == pytest.approx(0.3 / min(clip or math.inf, found.gradient_norms[0]), rel=1e-5)
 
 
 @pytest.mark.parametrize(

@@ -201,11 +201,13 @@ def main() -> None:
     os.environ["OMP_NUM_THREADS"] = "1"
     for written in arguments.only or LAYOUTS:
         layout = Layout.parse(written)
-        cell = Cell(model=arguments.model, layout=layout, processes=layout.devices, devices=layout.devices, batch=Batch(sequence=128))
+        count = layout.devices
+        cell = Cell(model=arguments.model, layout=layout, processes=count, devices=count, batch=Batch(sequence=128))
         values = ratios(cell, arguments.pairs)
         draws = np.random.default_rng(0).choice(values, (2000, len(values)))
         low, high = np.quantile(np.median(draws, axis=1), (0.025, 0.975))
-        print(f"{written:12} engine / plain = {np.median(values):.4f}  95 % [{low:.4f}, {high:.4f}]  {len(values)} pairs", flush=True)
+        interval = f"95 % [{low:.4f}, {high:.4f}]"
+        print(f"{written:12} engine / plain = {np.median(values):.4f}  {interval}  {len(values)} pairs", flush=True)
 
 
 if __name__ == "__main__":
