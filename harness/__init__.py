@@ -1,0 +1,1 @@
+"""How it is measured: cells are launched, verified, timed, probed and recorded."""

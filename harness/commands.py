@@ -1,0 +1,190 @@
+"""What each command of the command line does, by its name. Imports no torch; what needs it runs in a child process."""
+
+from __future__ import annotations
+
+import argparse
+import random
+import sys
+import tempfile
+from collections.abc import Iterable
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+
+from benchmarks.cell import Cell
+from benchmarks.errors import UsageError
+from benchmarks.layout import Layout
+from benchmarks.site import Site
+from harness import matrix, store
+from harness.cli import CELL_OPTIONS, FIELDS
+
+if TYPE_CHECKING:
+    from harness.launch.local import Launcher
+    from harness.plan import Planned
+
+JUDGE_SECONDS = 300.0
+"""How long a child may take to judge the cells of a plan."""
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure the cells of a suite, or one cell."""
+    from harness import run as running
+
+    if arguments.resume:
+        return _resume(arguments)
+    suite, overrides = wanted(arguments)
+    folder = Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{suite.name}")
+    store.check_new(folder)
+    with _launcher(matrix.layouts(suite, overrides)) as launcher:
+        site, environment = _detect(launcher)
+        planned = _judged(suite, overrides, arguments, site, launcher)
+        if suite is matrix.COMMAND_LINE:
+            _refuse_what_cannot_run(planned)
+        about = {"suite": suite.name, "description": suite.description, "arguments": sys.argv[1:]}
+        running.prepare(planned, folder, about=about, environment=environment, seed=random.SystemRandom().getrandbits(32))
+        return _go(folder, arguments, launcher)
+
+
+def plan(arguments: argparse.Namespace) -> int:
+    """Show the cells, which can run, why not the others, and how long it takes."""
+    from harness.plan import describe
+
+    suite, overrides = wanted(arguments)
+    given = Site.parse(arguments.devices) if arguments.devices else None
+    with _launcher(matrix.layouts(suite, overrides)) as launcher:
+        here, _ = _detect(launcher)
+        # Frameworks cannot be written down on the command line: those of this machine stand in.
+        site = given.model_copy(update={"frameworks": here.frameworks}) if given else here
+        print(describe(_judged(suite, overrides, arguments, site, launcher), site))
+    print(f"next, on {'such a machine' if given else 'this machine'}: hpbench run SUITE with the same arguments")
+    return 0
+
+
+def report(arguments: argparse.Namespace) -> int:
+    """Draw plots and report.html."""
+    from harness.report import draw
+
+    print(f"report: {draw(arguments.runs, arguments.out)}")
+    return 0
+
+
+def explain(arguments: argparse.Namespace) -> int:
+    """Tell one record in sentences."""
+    from harness.report.explain import explain as tell
+
+    print(tell(Path(arguments.run), arguments.cell))
+    return 0
+
+
+def compare(arguments: argparse.Namespace) -> int:
+    """Compare two runs cell by cell."""
+    from harness.compare import compare as judge
+
+    return judge(Path(arguments.base), Path(arguments.head))
+
+
+def doctor(arguments: argparse.Namespace) -> int:
+    """Show devices, frameworks and versions, and what to do about what is missing."""
+    from harness.doctor import examine
+
+    print(examine())
+    return 0
+
+
+def _resume(arguments: argparse.Namespace) -> int:
+    given = [f"--{option}" for option in CELL_OPTIONS if getattr(arguments, option) is not None]
+    given += [f"--{name}" for name in ("out", "filter", "set") if getattr(arguments, name)]
+    if arguments.suite or given:
+        raise UsageError(
+            f"--resume goes on with the cells of {arguments.resume}, and {arguments.suite or given[0]} was given, too: "
+            "leave it out"
+        )
+    folder = Path(arguments.resume)
+    run = store.read(folder)
+    with _launcher(Cell.model_validate(entry["cell"]).layout for entry in run.run["cells"]) as launcher:
+        _, here = _detect(launcher)
+        if here["id"] != run.environment["id"]:
+            raise UsageError(
+                f"run '{folder}' was made in environment {run.environment['id']} and this is {here['id']}, "
+                "whose figures do not compare: go on with it where it was begun, or start a new run"
+            )
+        return _go(folder, arguments, launcher)
+
+
+def _go(folder: Path, arguments: argparse.Namespace, launcher: Launcher) -> int:
+    from harness import run as running
+    from harness.execute import run_cell
+    from harness.references import References
+
+    run = store.read(folder)
+    site = Site.model_validate(run.environment["site"])
+    with tempfile.TemporaryDirectory(prefix="hpbench-references-") as parameters:
+        context = {
+            "launcher": launcher,
+            "run_folder": folder,
+            "run_id": run.run["run_id"],
+            "environment_id": run.environment["id"],
+            "site": site,
+            "references": References(launcher, Path(parameters), site),
+        }
+        finished = running.go(folder, lambda cell: run_cell(cell, **context))
+    print(running.closing(folder))
+    if arguments.report:
+        from harness.report import draw
+
+        print(f"report: {draw([folder])}")
+    return running.exit_status(folder, strict=arguments.strict) if finished else running.INTERRUPTED
+
+
+def wanted(arguments: argparse.Namespace) -> tuple[matrix.Suite, dict[str, Any]]:
+    """The suite and the fields that replace those of its cells."""
+    overrides = {FIELDS.get(o, o): getattr(arguments, o) for o in CELL_OPTIONS if getattr(arguments, o) is not None}
+    for text in arguments.set:
+        field, separator, value = text.partition("=")
+        if not separator or not field:
+            raise UsageError(f"cannot read --set {text!r}: write FIELD=VALUE, for example protocol.measure_steps=10")
+        try:
+            overrides[field] = yaml.safe_load(value)
+        except yaml.YAMLError:
+            overrides[field] = value
+    if arguments.suite:
+        return matrix.load(arguments.suite), overrides
+    if not overrides:
+        names = ", ".join(sorted(path.stem for path in matrix.SUITES.glob("*.yaml")))
+        raise UsageError(
+            f"nothing to {arguments.command}: name a suite ({names}, or a YAML file), or a cell by --model and --layout"
+        )
+    return matrix.COMMAND_LINE, overrides
+
+
+def _refuse_what_cannot_run(planned: Iterable[Planned]) -> None:
+    for p in planned:
+        if p.reason:
+            raise UsageError(f"this cell cannot run: {p.reason}")
+
+
+def _launcher(layouts: Iterable[Layout]) -> Launcher:
+    from harness.launch.local import Launcher
+
+    return Launcher(matrix.implementations(layouts))
+
+
+def _detect(launcher: Launcher) -> tuple[Site, dict[str, Any]]:
+    from harness.environment import detect
+    from harness.launch.local import ChildError
+
+    try:
+        return detect(launcher)
+    except ChildError as error:
+        raise UsageError(f"torch cannot be used here: {error}; see what to do with 'hpbench doctor'") from None
+
+
+def _judged(
+    suite: matrix.Suite, overrides: dict[str, Any], arguments: argparse.Namespace, site: Site, launcher: Launcher
+) -> list[Planned]:
+    from harness.plan import judge
+
+    cells = matrix.expand(suite, site, overrides=overrides, filter_text=arguments.filter)
+    return judge(cells, site, lambda function, payload: launcher.call(function, payload, limit=JUDGE_SECONDS))

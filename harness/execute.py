@@ -1,0 +1,190 @@
+"""Runs one legal cell: reference, verification, measurement, and always exactly one record. Imports no torch."""
+
+from __future__ import annotations
+
+import math
+import traceback
+from collections.abc import Callable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+from typing import Any
+
+from benchmarks.cell import Cell
+from benchmarks.errors import UsageError
+from benchmarks.site import Site
+from harness import observation, verdict
+from harness.environment import cores
+from harness.launch.local import Launcher
+from harness.launch.outcome import Failure, Outcome
+from harness.probes import Evidence, probes
+from harness.record import Record, Samples, Status
+from harness.references import References
+from harness.statistics import largest_of_ranks
+
+CPU_CAVEAT = "cpu: processes that share one machine's cores and talk through gloo prove a strategy and do not rank it"
+
+
+class _Ended(Exception):
+    """The cell has no measurement."""
+
+    def __init__(self, status: Status, reason: str, *, phase: str, **fields: Any):
+        super().__init__(reason)
+        self.fields = {"status": status, "reason": reason, "phase": phase, **fields}
+
+
+def run_cell(
+    cell: Cell,
+    *,
+    launcher: Launcher,
+    run_folder: Path,
+    run_id: str,
+    environment_id: str,
+    site: Site,
+    references: References,
+    instruments: Sequence[str] = (),
+    on_phase: Callable[[str], None] | None = None,
+) -> Record:
+    """Verify and measure a cell.
+
+    Args:
+        run_folder: gets `logs/<cell id>/rank<r>.log`.
+        instruments: see `harness.worker`; for tests.
+        on_phase: told the name of each phase as it begins.
+    """
+    found: dict[str, Any] = {"caveats": _caveats(cell, site), "durations": {}}
+    attempt = _Attempt(cell, launcher, run_folder / "logs" / cell.id, site, references, list(instruments), on_phase, found)
+    try:
+        attempt.verify()
+        if cell.protocol.measure_steps:
+            attempt.measure()
+        found["status"] = "ok"
+    except _Ended as end:
+        found.update(end.fields)
+    except Exception as error:  # whatever happens here, the cell must not vanish from the run
+        message = f"the harness itself failed with {type(error).__name__}: {error}"
+        found.update(status="crashed", reason=message, log_tail=traceback.format_exc())
+    return Record(
+        run_id=run_id,
+        cell_id=cell.id,
+        time=datetime.now(timezone.utc).isoformat(timespec="seconds").replace("+00:00", "Z"),
+        environment_id=environment_id,
+        cell=cell,
+        **found,
+    )
+
+
+class _Attempt:
+    """One cell on its way; what is known of it gathers in `found`, the fields of its record."""
+
+    def __init__(
+        self,
+        cell: Cell,
+        launcher: Launcher,
+        log_folder: Path,
+        site: Site,
+        references: References,
+        instruments: list[str],
+        on_phase: Callable[[str], None] | None,
+        found: dict[str, Any],
+    ):
+        self.cell, self.launcher, self.log_folder, self.site = cell, launcher, log_folder, site
+        self.references, self.instruments, self.on_phase, self.found = references, instruments, on_phase, found
+        # A CPU "device" is a core: more threads for fewer processes would compare machines, not strategies.
+        self.threads = 1 if site.kind == "cpu" else max(1, cores() // cell.processes)
+
+    def verify(self) -> None:
+        """Hold the cell against its reference."""
+        try:
+            reference = self.references.get(self.cell, self.threads)
+        except UsageError as error:
+            raise _Ended("crashed", f"the single-device reference failed: {error}", phase="verify") from None
+        if isinstance(reference, Failure):
+            reason = f"the single-device reference failed: {reference.reason}"
+            raise _Ended(reference.status, reason, phase="verify", log_tail=reference.log_tail)
+        verified = self.cell.model_copy(update={"model": reference["model"]})
+        findings = self._run("verify", verified, {"verify": self.cell.protocol.verify_limit}, reference=reference)
+        self.shallow = reference["model"] != self.cell.model
+        verification = verdict.judge(findings, reference, precision=self.cell.precision, shallow=self.shallow)
+        self.found["verification"] = verification
+        still = verdict.unmoved(findings, precision=self.cell.precision)
+        if still:
+            names = still[0] + (f" and {len(still) - 1} more" if still[1:] else "")
+            caveat = f"unverified: {names} must not move and do not, which is all that is known of their gradients"
+            self.found["caveats"].append(caveat)
+        if verification.verdict == "failed":
+            raise _Ended("diverged", f"not the single-device step: {verification.why}", phase="verify")
+
+    def measure(self) -> None:
+        """Observe, time and probe the cell."""
+        limit = self.cell.protocol.measure_limit
+        limits = {"probe": limit, "warmup": limit, "measure": limit}
+        ranks = self._run("measure", self.cell, limits, compare_copies=self.shallow)
+        self.found["caveats"] += dict.fromkeys(caveat for rank in ranks for caveat in rank["caveats"])
+        findings = [rank["finding"] for rank in ranks]
+        observed = observation.merge(findings, knobs=ranks[0]["knobs"], data=ranks[0]["data"])
+        self.found["observed"] = observed
+        self._refuse(observation.problem(observed, findings, self.cell), "probe")
+        if self.shallow:
+            self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
+        losses = [rank["final_loss"] for rank in ranks if rank["final_loss"] is not None]
+        loss = sum(losses) / len(losses) if losses else math.nan
+        if not math.isfinite(loss):
+            self._refuse(f"the loss was {loss} after the last timed step", "measure")
+        steps = [rank["step_seconds"] for rank in ranks]
+        recomputed = sum(f["recomputed_flops"] for f in findings if f["coordinates"]["tp"] == 0)
+        evidence = Evidence(
+            cell=self.cell,
+            observed=observed,
+            step_seconds=steps,
+            wall_seconds=[rank["wall_seconds"] for rank in ranks],
+            final_loss=loss,
+            flops={**ranks[0]["flops"], "recomputed": recomputed},
+            device_name=ranks[0]["device_name"],
+            readings={name: [rank["readings"][name] for rank in ranks] for name in ranks[0]["readings"]},
+        )
+        self.found["samples"] = Samples(step_seconds=largest_of_ranks(steps), warmup_seconds=ranks[0]["warmup_seconds"])
+        for probe in probes().values():
+            self.found.setdefault("metrics", {}).update(probe.metrics(evidence))
+
+    def _refuse(self, problem: str | None, phase: str) -> None:
+        if problem is not None:
+            raise _Ended("diverged", problem, phase=phase)
+
+    def _run(self, task: str, cell: Cell, limits: dict[str, float], **job: Any) -> list[dict[str, Any]]:
+        """The answers of all ranks of one launch."""
+        payload = {
+            "task": task,
+            "cell": cell.model_dump(mode="json", by_alias=True),
+            "device": self.site.kind,
+            "threads": self.threads,
+            "instruments": self.instruments,
+            **job,
+        }
+        outcome = self.launcher.run(
+            "harness.worker:run",
+            payload,
+            processes=self.cell.processes,
+            log_folder=self.log_folder,
+            limits={"build": self.cell.protocol.build_limit, **limits},
+            on_phase=self.on_phase,
+        )
+        self._spend(outcome)
+        failure = outcome.failure
+        if failure is not None:
+            where = {"failed_rank": failure.rank, "log_tail": failure.log_tail}
+            raise _Ended(failure.status, failure.reason, phase=failure.phase, **where)
+        return outcome.answers
+
+    def _spend(self, outcome: Outcome) -> None:
+        durations = self.found["durations"]
+        for phase, seconds in outcome.durations.items():
+            durations[phase] = durations.get(phase, 0.0) + seconds
+
+
+def _caveats(cell: Cell, site: Site) -> list[str]:
+    if site.kind != "cpu":
+        return []
+    found = [CPU_CAVEAT]
+    if cell.processes > site.count:
+        found.append(f"oversubscribed: {cell.processes} processes on {site.count} cores")
+    return found

@@ -1,0 +1,1 @@
+"""How processes are started: one file for each way."""

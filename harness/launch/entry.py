@@ -1,0 +1,115 @@
+"""The first code of ours that a child process runs: it binds itself to its parent, redirects its output, calls the one
+function that it was started for, and leaves the answer as a file. Imports no torch, so that it can name what fails."""
+
+from __future__ import annotations
+
+import faulthandler
+import importlib
+import json
+import os
+import signal
+import sys
+import time
+import traceback
+from collections.abc import Callable
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from benchmarks.errors import UsageError
+from harness.launch.processes import die_with_parent
+
+END = "end"
+"""What is reported as the last phase of a child, once its answer is written."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Order:
+    """What one child is told."""
+
+    function: str
+    """`module:name`; a rank's is called with (payload, seat), any other with (payload)."""
+    payload_file: Path
+    answer_file: Path
+    log_file: Path
+    rank: int | None
+    """None: not one of several ranks."""
+    size: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Seat:
+    """Where a rank sits, and how it says what it is doing."""
+
+    rank: int
+    size: int
+    rendezvous: Path
+    """A path that all ranks share, where no file is yet."""
+    report: Callable[[str], None]
+    """Tell the parent which phase begins."""
+
+
+def resolve(name: str) -> Callable[..., Any]:
+    """The function that `module:name` names."""
+    module, _, attribute = name.partition(":")
+    return getattr(importlib.import_module(module), attribute)
+
+
+def run(order: Order, reports: Connection) -> None:
+    """Run an order and end this process; never returns."""
+    die_with_parent()
+    os.setsid()
+    _redirect(order.log_file)
+    # The parent asks for the stacks of a child that hangs before it kills it.
+    faulthandler.register(signal.SIGUSR1, all_threads=True)
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    importlib.invalidate_caches()
+
+    def report(phase: str) -> None:
+        reports.send_bytes(json.dumps({"phase": phase, "at": time.monotonic()}).encode())
+
+    try:
+        payload = json.loads(order.payload_file.read_text())
+        arguments = [payload]
+        if order.rank is not None:
+            rendezvous = order.answer_file.parent / "rendezvous"
+            arguments.append(Seat(rank=order.rank, size=order.size, rendezvous=rendezvous, report=report))
+        outcome = {"answer": resolve(order.function)(*arguments)}
+        text = json.dumps(outcome)
+    except BaseException as error:
+        traceback.print_exc()
+        outcome = {"error": describe(error)}
+        text = json.dumps(outcome)
+    half = order.answer_file.with_suffix(".new")
+    half.write_text(text)
+    half.replace(order.answer_file)
+    report(END)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    # Interpreters that hold process groups and thread pools may hang while they end; there is nothing left to do.
+    os._exit(0 if "answer" in outcome else 1)
+
+
+def describe(error: BaseException) -> dict[str, Any]:
+    """An exception as data."""
+    kind = type(error)
+    return {
+        "type": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}",
+        "message": str(error)[:4000],
+        "traceback": "".join(traceback.format_exception(error))[-8000:],
+        "usage": isinstance(error, UsageError),
+        "at": time.monotonic(),
+    }
+
+
+def _redirect(log_file: Path) -> None:
+    """Send everything this process prints, C libraries included, to a file."""
+    descriptor = os.open(log_file, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o644)
+    for stream in (sys.stdout, sys.stderr):
+        stream.flush()
+    os.dup2(descriptor, 1)
+    os.dup2(descriptor, 2)
+    os.close(descriptor)
+    # The server's own streams may be in a test's or an editor's hands.
+    sys.stdout, sys.stderr = (os.fdopen(fd, "w", buffering=1, closefd=False) for fd in (1, 2))

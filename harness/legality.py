@@ -1,0 +1,38 @@
+"""Which cells can run, asked once for all cells of a plan. Runs in a child process that has torch loaded."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from benchmarks import compose, models
+from benchmarks.cell import Cell
+from benchmarks.site import Site
+
+
+def answer(payload: dict[str, Any]) -> list[dict[str, Any]]:
+    """Judge cells on a site.
+
+    Args:
+        payload: `cells`, each as JSON, and `site` as JSON.
+
+    Returns:
+        Per cell, in order: `processes`, `reason` (None where it can run) and `flops` of one step.
+
+    Raises:
+        UsageError: a cell asks for what does not exist, such as a misspelt knob.
+    """
+    site = Site.model_validate(payload["site"])
+    return [_judge(Cell.model_validate(cell), site) for cell in payload["cells"]]
+
+
+def _judge(cell: Cell, site: Site) -> dict[str, Any]:
+    try:
+        processes = compose.processes(cell.layout)
+    except ImportError:  # `illegal` says which package is missing
+        processes = cell.devices
+    cell = cell.model_copy(update={"processes": processes})
+    reason = compose.illegal(cell, site)
+    flops = 0
+    if reason is None:
+        flops = models.load(cell.model).training_flops(cell.batch.global_size, cell.batch.sequence)
+    return {"processes": processes, "reason": reason, "flops": flops}

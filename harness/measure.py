@@ -1,0 +1,210 @@
+"""Observes, warms up and times one engine, on each rank. Knows the engine by its protocol alone.
+
+Four parts that never mix: extra steps under observation, warm-up until the step time is steady, timed steps in which
+nothing happens but training, and the probes' readings, which come from the extra steps.
+"""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from benchmarks import models
+from benchmarks.cell import Cell, Protocol
+from benchmarks.contract import Engine, Model
+from benchmarks.world import World
+from harness.batches import Batches
+from harness.observe import Observer
+from harness.probes import MOST, SETTLED, probes
+from harness.statistics import median, movement, steady
+
+MOST_BATCHES = 512
+"""So many batches are made ahead of the timed steps; more steps train on them again."""
+LEDGER_TOLERANCE = 0.02
+"""By which a rank's steps may differ from its own wall time."""
+
+
+def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], None]) -> dict[str, Any]:
+    """Everything this rank has to say of a cell's speed and memory.
+
+    Args:
+        report: told the name of each phase as it begins.
+
+    Returns:
+        `finding`: what was observed; `readings`: probe -> reading; `warmup_seconds`: largest of the ranks;
+        `step_seconds`: this rank's; `wall_seconds`; `final_loss`: None where this rank has none; `caveats`.
+    """
+    batches = Batches(cell, models.load(cell.model), world)
+    report("probe")
+    readings, finding = _observe(engine, cell, world, batches)
+    report("warmup")
+    warmup, caveats = _warm_up(engine, cell.protocol, world, batches)
+    report("measure")
+    timed = _time(engine, world, batches, _steps(cell.protocol, warmup))
+    ledger = sum(timed.step_seconds) / timed.own_seconds - 1
+    if abs(ledger) > LEDGER_TOLERANCE:
+        caveats.append(f"unstable: the steps of rank {world.rank} differ from its wall time by {ledger:+.1%}")
+    return {
+        "finding": finding,
+        "readings": readings,
+        "warmup_seconds": warmup,
+        "step_seconds": timed.step_seconds,
+        "wall_seconds": timed.wall_seconds,
+        "final_loss": timed.final_loss,
+        "caveats": caveats,
+        "data": batches.describe(),
+    }
+
+
+def _observe(engine: Engine, cell: Cell, world: World, batches: Batches) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Extra steps: the probes' own, then one under the observer."""
+
+    def step() -> bool:
+        return not engine.step(batches.take()).skipped
+
+    readings: dict[str, Any] = {}
+    if cell.protocol.probe:
+        for name, probe in probes().items():
+            if hasattr(probe, "watch"):
+                readings[name] = probe.watch(step, engine, world)
+    if not readings:
+        # What is made once, such as optimizer state, must not be taken for what every step does.
+        for _ in range(SETTLED):
+            step()
+    for _ in range(MOST):
+        observer = Observer(engine, world)
+        with observer:
+            applied = step()
+        if applied:  # a step that loss scaling skips updates nothing
+            break
+    finding = observer.finding()
+    finding["coordinates"] = {axis: world.coordinate(axis) for axis in world.degrees}
+    finding["recomputed_flops"] = _recomputed_flops(finding, models.load(cell.model), cell)
+    return readings, finding
+
+
+def _recomputed_flops(finding: dict[str, Any], model: Model, cell: Cell) -> int:
+    """FLOPs of the block forwards that were run again, as if blocks were whole: of tensor ranks, one may be counted."""
+    rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
+    return sum(
+        (calls - part["forwards"]) * model.forward_flops(block, rows, sequence, causal=True)
+        for part in finding["parts"]
+        for block, calls in part["blocks"].items()
+    )
+
+
+def _warm_up(engine: Engine, protocol: Protocol, world: World, batches: Batches) -> tuple[list[float], list[str]]:
+    """Steps until their time is steady or the bound is reached; every rank sees the largest times and decides alike.
+
+    Returns: seconds by step, and caveats.
+    """
+    seconds: list[float] = []
+    while len(seconds) < protocol.warmup_steps:
+        batch = batches.take()
+        _synchronize(world)
+        begun = time.perf_counter()
+        engine.step(batch)
+        _synchronize(world)
+        seconds.append(_largest(time.perf_counter() - begun, world))
+        if steady(seconds):
+            return seconds, []
+    if len(seconds) < 10:
+        return seconds, [f"unstable: {len(seconds)} warm-up steps are too few to see whether the step time is steady"]
+    return seconds, [f"unstable: the step time still moved by {movement(seconds):.1%} after {len(seconds)} warm-up steps"]
+
+
+def _steps(protocol: Protocol, warmup: list[float]) -> int:
+    """How many steps to time."""
+    return max(protocol.measure_steps, math.ceil(protocol.measure_seconds / median(warmup[-5:])))
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Timed:
+    step_seconds: list[float]
+    wall_seconds: float
+    """Between the two barriers."""
+    own_seconds: float
+    """Until this rank's own devices were done."""
+    final_loss: float | None
+
+
+def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
+    """Train `count` steps and look at nothing but the clock; devices are synchronised at both ends alone."""
+    ready = [batches.take() for _ in range(min(count, MOST_BATCHES))]
+    clock = _clock(world, count)
+    gc.collect()
+    gc.freeze()
+    gc.disable()  # a collection would be charged to whichever step it falls into
+    _synchronize(world)
+    dist.barrier()
+    begun = time.perf_counter()
+    clock.mark()
+    for i in range(count):
+        result = engine.step(ready[i % len(ready)])
+        clock.mark()
+    _synchronize(world)
+    own = time.perf_counter()
+    dist.barrier()
+    ended = time.perf_counter()
+    gc.enable()
+    gc.unfreeze()
+    return _Timed(
+        step_seconds=clock.seconds(),
+        wall_seconds=ended - begun,
+        own_seconds=own - begun,
+        final_loss=None if result.loss is None else float(result.loss),
+    )
+
+
+class _HostClock:
+    """Times steps on the CPU, where a step that has returned has ended."""
+
+    def __init__(self) -> None:
+        self._marks: list[float] = []
+
+    def mark(self) -> None:
+        self._marks.append(time.perf_counter())
+
+    def seconds(self) -> list[float]:
+        return [after - before for before, after in zip(self._marks, self._marks[1:], strict=False)]
+
+
+class _DeviceClock:
+    """Times steps by events in each device's stream, so that the host need not wait. Of several devices, the slowest."""
+
+    def __init__(self, devices: tuple[torch.device, ...], steps: int):
+        self._made = [[torch.cuda.Event(enable_timing=True) for _ in range(steps + 1)] for _ in devices]
+        self._devices = devices
+        self._next = 0
+
+    def mark(self) -> None:
+        for device, events in zip(self._devices, self._made, strict=True):
+            events[self._next].record(torch.cuda.current_stream(device))
+        self._next += 1
+
+    def seconds(self) -> list[float]:
+        per_device = [[a.elapsed_time(b) / 1000 for a, b in zip(e, e[1:], strict=False)] for e in self._made]
+        return [max(times) for times in zip(*per_device, strict=True)]
+
+
+def _clock(world: World, steps: int) -> _HostClock | _DeviceClock:
+    return _DeviceClock(world.devices, steps) if world.device.type == "cuda" else _HostClock()
+
+
+def _synchronize(world: World) -> None:
+    if world.device.type == "cuda":
+        for device in world.devices:
+            torch.cuda.synchronize(device)
+
+
+def _largest(seconds: float, world: World) -> float:
+    value = torch.tensor(seconds, dtype=torch.float64, device=world.device)
+    dist.all_reduce(value, op=dist.ReduceOp.MAX)
+    return value.item()

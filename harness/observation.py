@@ -1,0 +1,68 @@
+"""What all ranks saw of one step, put together, and held against what the cell asked for. Imports no torch.
+
+A technique that changed nothing fails the cell: its figure would be another technique's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from benchmarks.cell import Cell
+from harness.record import Observed
+
+PRECISION_DTYPES = {
+    "fp32": {"parameters": "fp32", "compute": "fp32", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
+    "bf16": {"parameters": "fp32", "compute": "bf16", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
+    "fp16": {"parameters": "fp32", "compute": "fp16", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
+}
+"""What a precision's name means, in every framework."""
+
+
+def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: dict[str, Any]) -> Observed:
+    """The observed facts of a cell.
+
+    Args:
+        findings: by rank, what `harness.observe.Observer.finding` gave, with `coordinates`: axis -> position.
+    """
+    subjects = dict.fromkeys(subject for f in findings for subject in f["dtypes"])
+    dtypes = {s: "+".join(sorted({d for f in findings for d in f["dtypes"].get(s, ())})) for s in subjects}
+    replica = [p for f in findings if f["coordinates"]["dp"] == f["coordinates"]["tp"] == 0 for p in f["parts"]]
+    repeated = [calls - part["forwards"] for part in replica for calls in part["blocks"].values()]
+    return Observed(
+        dtypes={subject: names for subject, names in dtypes.items() if names},
+        checkpointed_blocks=sum(n > 0 for n in repeated),
+        recomputed_forwards=sum(repeated),
+        microbatches=max(part["forwards"] for part in replica),
+        stages=[part["units"] for part in sorted(replica, key=lambda p: p["index"])],
+        collectives=findings[0]["collectives"],
+        attention_backend=next((f["attention_backend"] for f in findings if f["attention_backend"]), None),
+        knobs=knobs,
+        data=data,
+    )
+
+
+def problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
+    """What the cell asked for and was not seen, in one sentence; None if all was."""
+    for subject, wanted in PRECISION_DTYPES[cell.precision].items():
+        seen = observed.dtypes.get(subject)
+        if subject == "reduction" and cell.layout.degree("dp") == 1:
+            continue
+        if seen != wanted:
+            what = f"{subject.replace('_', ' ')} in {seen}" if seen else f"no {subject.replace('_', ' ')} at all"
+            return f"{cell.precision} was asked for, and {what} was observed where {wanted} is meant"
+    wanted = cell.batch.microbatches
+    for rank, finding in enumerate(findings):
+        for part in finding["parts"]:
+            seen = part["forwards"]
+            if seen != wanted:
+                what = f"{seen} forwards of stage {part['index']} observed on rank {rank}"
+                return f"{wanted} microbatches were asked for, and {what}"
+            for block, calls in part["blocks"].items():
+                repeated, meant = calls - seen, wanted if cell.checkpointing == "full" else 0
+                if repeated != meant:
+                    return (
+                        f"checkpointing {cell.checkpointing} was asked for, and {repeated} recomputed forwards of {block} "
+                        f"observed on rank {rank} where {meant} are meant"
+                    )
+    return None

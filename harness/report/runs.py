@@ -1,0 +1,52 @@
+"""A run folder as the report sees it: a name among the runs of one report, and its records."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from benchmarks.errors import UsageError
+from harness import store
+from harness.record import Record
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """One execution of a suite."""
+
+    name: str
+    """The folder's name, made unique among the runs of one report."""
+    records: tuple[Record, ...]
+    """One per cell, in the order in which the cells ended."""
+    environment: dict[str, Any] = field(default_factory=dict)
+    """`environment.json`: the machine, versions and settings."""
+    about: dict[str, Any] = field(default_factory=dict)
+    """`run.json`: suite, arguments, versions."""
+
+
+def read(folders: Sequence[Path | str]) -> list[Run]:
+    """Read run folders, in the order given.
+
+    Raises:
+        UsageError: a folder is no run, or stands twice, or none was given.
+    """
+    folders = [Path(folder).resolve() for folder in folders]
+    if not folders:
+        raise UsageError("no run was given: name one or several run folders, for example 'results/<time>-cpu'")
+    twice = next((folder for folder in folders if folders.count(folder) > 1), None)
+    if twice:
+        raise UsageError(f"run '{twice}' was given twice: a report sets different runs side by side; name each once")
+    runs = []
+    for name, folder in zip(_unique([folder.name for folder in folders]), folders, strict=True):
+        stored = store.read(folder)
+        # A resumed run may have tried a cell again; the last word counts.
+        records = tuple({record.cell_id: record for record in stored.records}.values())
+        runs.append(Run(name=name, records=records, environment=stored.environment, about=stored.run))
+    return runs
+
+
+def _unique(names: list[str]) -> list[str]:
+    """Runs of the same name in different places are told apart by a number."""
+    return [f"{name} ({names[:i].count(name) + 1})" if names.count(name) > 1 else name for i, name in enumerate(names)]

@@ -1,0 +1,184 @@
+"""A run folder: what was asked for, where it ran, and one line of JSON for each cell as it ends. Imports no torch.
+
+    run.json          what was asked for: suite, arguments, versions, and every cell in the order in which it runs
+    environment.json  the machine and its software
+    records.jsonl     one record a line
+    records.torn      where a killed writer left half a line, that half
+    logs/  plots/  report.html  summary.csv
+
+A line of `records.jsonl` is complete or absent: it is appended by one `write` and then flushed to disk, and
+whatever stands behind the last line end is not a line.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from benchmarks.errors import UsageError
+from harness.record import SCHEMA, Record
+
+RUN, ENVIRONMENT, RECORDS, TORN = "run.json", "environment.json", "records.jsonl", "records.torn"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Run:
+    """What a run folder holds."""
+
+    folder: Path
+    run: dict[str, Any]
+    """`run.json`."""
+    environment: dict[str, Any]
+    """`environment.json`."""
+    records: list[Record]
+    """In the order in which the cells ended."""
+
+
+def check_new(folder: Path) -> None:
+    """See whether a run could be written to `folder`, leaving nothing there.
+
+    Raises:
+        UsageError: it holds another run or other files, is no folder, or is not writable.
+    """
+    try:
+        if (folder / RUN).exists():
+            raise UsageError(
+                f"output folder '{folder}' holds another run: give --out a new or empty folder, "
+                f"or go on with that run by --resume '{folder}'"
+            )
+        if folder.exists() and not folder.is_dir():
+            raise UsageError(f"output folder '{folder}' is a file: give --out a new or empty folder")
+        if folder.exists() and any(folder.iterdir()):
+            raise UsageError(f"output folder '{folder}' holds other files: give --out a new or empty folder")
+        above = next(p for p in (folder, *folder.absolute().parents) if p.exists())
+    except OSError as error:
+        raise _not_writable(folder, error) from None
+    if not above.is_dir() or not os.access(above, os.W_OK | os.X_OK):
+        raise UsageError(
+            f"output folder '{folder}' cannot be written: '{above}' is not a writable folder; give --out another place"
+        )
+
+
+def create(folder: Path, run: dict[str, Any], environment: dict[str, Any]) -> None:
+    """Make a run folder.
+
+    Raises:
+        UsageError: see `check_new`.
+    """
+    check_new(folder)
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(folder / ENVIRONMENT, environment)
+        (folder / RECORDS).touch()
+        write_json(folder / RUN, {"schema": SCHEMA, **run})  # last: what has a run.json is a whole run folder
+    except OSError as error:
+        raise _not_writable(folder, error) from None
+
+
+@contextlib.contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Hold a run folder for oneself, so that no second process resumes it meanwhile.
+
+    Raises:
+        UsageError: another process holds it.
+    """
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        try:
+            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            raise UsageError(f"run '{folder}' is still going on in another process: wait for it, or stop it first") from None
+        yield
+    finally:
+        os.close(descriptor)
+
+
+def append(folder: Path, record: Record) -> None:
+    """Add one record, whole or not at all.
+
+    Raises:
+        OSError: the disk is full or the folder is gone; nothing of the record is left in the file.
+    """
+    line = record.to_line().encode() + b"\n"
+    descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        _set_torn_line_aside(descriptor, folder)
+        size = os.fstat(descriptor).st_size
+        if os.write(descriptor, line) != len(line):
+            os.ftruncate(descriptor, size)
+            raise OSError(f"no room for a record of {len(line)} bytes in '{folder / RECORDS}'")
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def read(folder: Path | str) -> Run:
+    """Read a run folder; a torn last line is no record.
+
+    Raises:
+        UsageError: it is no run folder, or holds what is no record of this schema.
+    """
+    folder = Path(folder)
+    if not (folder / RUN).is_file():
+        raise UsageError(f"'{folder}' is no run folder, it has no {RUN}: give the folder that 'hpbench run' printed")
+    return Run(
+        folder=folder,
+        run=_read_json(folder / RUN),
+        environment=_read_json(folder / ENVIRONMENT),
+        records=list(_records(folder / RECORDS)),
+    )
+
+
+def write_json(path: Path, value: dict[str, Any]) -> None:
+    """Replace a small JSON file, whole or not at all."""
+    half = path.with_name(path.name + ".new")
+    with half.open("w") as file:
+        json.dump(value, file, indent=1)
+        file.flush()
+        os.fsync(file.fileno())
+    half.replace(path)
+
+
+def _set_torn_line_aside(descriptor: int, folder: Path) -> None:
+    size = os.fstat(descriptor).st_size
+    if size == 0 or os.pread(descriptor, 1, size - 1) == b"\n":
+        return
+    content = os.pread(descriptor, size, 0)
+    end = content.rfind(b"\n") + 1
+    with (folder / TORN).open("ab") as aside:
+        aside.write(content[end:] + b"\n")
+    os.ftruncate(descriptor, end)
+
+
+def _records(path: Path) -> Iterator[Record]:
+    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
+    for number, line in enumerate(lines, start=1):
+        try:
+            yield Record.from_line(line.decode())
+        except (ValidationError, UnicodeDecodeError) as error:
+            problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "it is not UTF-8"}
+            place = ".".join(map(str, problem["loc"])) or "the line"
+            raise UsageError(
+                f"line {number} of '{path}' is no record of schema {SCHEMA}: {place}: {problem['msg']}; "
+                "read it with the hpbench that wrote it, or take the line out"
+            ) from None
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        return json.loads(path.read_text())
+    except (OSError, ValueError) as error:
+        raise UsageError(f"cannot read '{path}': {error}; give a folder that 'hpbench run' wrote") from None
+
+
+def _not_writable(folder: Path, error: OSError) -> UsageError:
+    return UsageError(f"output folder '{folder}' cannot be written: {error.strerror}; give --out another place")
