@@ -176,7 +176,7 @@ class _Calls(TorchDispatchMode):
 
     def _communicate(self, name: str, args: Any, result: Any) -> None:
         kind = next((ours for prefix, ours in COLLECTIVES.items() if name.lstrip("_").startswith(prefix)), None)
-        group = _group(args)
+        group = process_group(args)
         if kind is None or group is None:  # a wait, a barrier
             return
         # The logical volume: the whole tensor, on whichever side of the call it stands.
@@ -204,7 +204,7 @@ def axes_of(ranks: list[int], degrees: Any) -> str:
     return "+".join(reversed(varying)) or "none"
 
 
-def _group(args: Any) -> dist.ProcessGroup | None:
+def process_group(args: Any) -> dist.ProcessGroup | None:
     """The process group among the arguments of a collective."""
     for argument in args:
         if isinstance(argument, dist.ProcessGroup):

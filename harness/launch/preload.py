@@ -44,5 +44,10 @@ if VARIABLE in os.environ:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    preload([*ALWAYS, *(f"benchmarks.models.{name}" for name in registry.names("models")), *os.environ.pop(VARIABLE).split()])
+    implementations = os.environ.pop(VARIABLE).split()
+    preload([*ALWAYS, *(f"benchmarks.models.{name}" for name in registry.names("models"))])
+    if not importlib.import_module("torch").cuda.is_available():
+        # Beside CUDA devices a framework may start CUDA while it is imported, and the children of a process that has cannot
+        # use it. Their cells then import it themselves, seconds later.
+        preload(implementations)
     models.names()  # reads the files of sizes, which are then there for every child

@@ -14,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.cell import Cell
 from benchmarks.contract import Engine
 from benchmarks.world import World
+from harness.observe import process_group
 
 
 class _Scaled(torch.autograd.Function):
@@ -67,7 +68,7 @@ class _Skip(TorchDispatchMode):
     def __torch_dispatch__(self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None) -> Any:
         kwargs = kwargs or {}
         name = func.name() if hasattr(func, "name") else str(func)
-        if self.skipped or not self._mine(name, args, kwargs):
+        if self.skipped or not self._mine(name, args):
             return func(*args, **kwargs)
         self.skipped = True
         if "_c10d_functional" in name and "reduce_scatter" in name:
@@ -85,23 +86,15 @@ class _Skip(TorchDispatchMode):
         _, work = func([t.clone() for t in tensors], *args[1:], **kwargs)
         return tensors, work
 
-    def _mine(self, name: str, args: tuple, kwargs: dict) -> bool:
+    def _mine(self, name: str, args: tuple) -> bool:
         sums = ("c10d::allreduce_", "c10d::reduce_", "c10d::_reduce_scatter_base_", "_c10d_functional::all_reduce")
         if not name.startswith((*sums, "_c10d_functional::reduce_scatter")):
             return False
         first = args[0][0] if isinstance(args[0], list) else args[0]
         if first.numel() < 16:
             return False
-        for value in (*args, *kwargs.values()):
-            if isinstance(value, str) and value == self.group.group_name:
-                return True
-            if isinstance(value, torch.ScriptObject):
-                try:
-                    if dist.ProcessGroup.unbox(value).group_name == self.group.group_name:
-                        return True
-                except Exception:  # noqa: S112  another kind of object among the arguments
-                    continue
-        return False
+        group = process_group(args)
+        return group is not None and group.group_name == self.group.group_name
 
 
 def _skip_over(name: str, world: World) -> None:
@@ -114,7 +107,7 @@ def skip_data_reduction(engine: Engine, world: World, cell: Cell) -> None:
     """Leave out the first sum of gradients over the data axis."""
     _skip_over("dp", world)
     for module in engine._replica.modules:
-        if isinstance(module, DistributedDataParallel):  # its reducer sums from C++, which only its own hook sees
+        if isinstance(module, DistributedDataParallel):  # its reducer takes what the collective's future gives: the copies
             module.register_comm_hook([], _skip_first_bucket)
 
 
