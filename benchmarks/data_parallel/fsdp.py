@@ -33,6 +33,12 @@ from benchmarks.techniques.precision import Precision
 from benchmarks.world import World
 
 
+GATHERED = (
+    "gathered: with several microbatches in flight parameters stay gathered for the whole step, as with reshard=false; "
+    "otherwise every microbatch would gather them again"
+)
+
+
 class _Replica(LocalReplica):
     """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
 
@@ -57,7 +63,10 @@ class Strategy(DataParallel):
         reshard = self.reshard and SEVERAL_IN_FLIGHT not in assembly.traits
         for part in assembly.parts:
             _shard(part, assembly.precision, reshard, world)
-        return _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
+        replica = _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
+        if self.reshard and not reshard:
+            replica.caveats = (GATHERED,)
+        return replica
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
