@@ -102,6 +102,12 @@ class World:
             if self.rank in ranks:
                 self._groups[name] = group
 
+    def synchronize(self) -> None:
+        """Wait until this process's devices have done what they were given."""
+        for device in self.devices:
+            if device.type == "cuda":
+                torch.cuda.synchronize(device)
+
     def close(self) -> None:
         """Leave the process group."""
         dist.destroy_process_group()

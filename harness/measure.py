@@ -73,7 +73,7 @@ def _observe(engine: Engine, cell: Cell, world: World, batches: Batches) -> tupl
     if cell.protocol.probe:
         for name, probe in probes().items():
             if hasattr(probe, "watch"):
-                readings[name] = probe.watch(step, engine, world)
+                readings[name] = probe.watch(step, engine, world, cell)
     if not readings:
         # What is made once, such as optimizer state, must not be taken for what every step does.
         for _ in range(SETTLED):
@@ -108,10 +108,10 @@ def _warm_up(engine: Engine, protocol: Protocol, world: World, batches: Batches)
     seconds: list[float] = []
     while len(seconds) < protocol.warmup_steps:
         batch = batches.take()
-        _synchronize(world)
+        world.synchronize()
         begun = time.perf_counter()
         engine.step(batch)
-        _synchronize(world)
+        world.synchronize()
         seconds.append(_largest(time.perf_counter() - begun, world))
         if steady(seconds):
             return seconds, []
@@ -142,14 +142,14 @@ def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
     gc.collect()
     gc.freeze()
     gc.disable()  # a collection would be charged to whichever step it falls into
-    _synchronize(world)
+    world.synchronize()
     dist.barrier()
     begun = time.perf_counter()
     clock.mark()
     for i in range(count):
         result = engine.step(ready[i % len(ready)])
         clock.mark()
-    _synchronize(world)
+    world.synchronize()
     own = time.perf_counter()
     dist.barrier()
     ended = time.perf_counter()
@@ -196,12 +196,6 @@ class _DeviceClock:
 
 def _clock(world: World, steps: int) -> _HostClock | _DeviceClock:
     return _DeviceClock(world.devices, steps) if world.device.type == "cuda" else _HostClock()
-
-
-def _synchronize(world: World) -> None:
-    if world.device.type == "cuda":
-        for device in world.devices:
-            torch.cuda.synchronize(device)
 
 
 def _largest(seconds: float, world: World) -> float:

@@ -114,7 +114,7 @@ class Record(_Data):
     Of every probed cell, largest rank first and `per_rank`: peak_memory_bytes (allocated on CUDA, tracked tensors on CPU),
     and what was live at that peak: memory_parameters_bytes, memory_gradients_bytes, memory_optimizer_state_bytes,
     memory_activations_bytes, memory_other_bytes. On CUDA also peak_reserved_bytes, on CPU peak_resident_bytes (bytes).
-    Where the device's peak is known: mfu (fraction)."""
+    matmul_flops_per_second (FLOP/s of one device) is a measured ceiling. Where the table peak is known: mfu (fraction)."""
 
     def to_line(self) -> str:
         """The record as one line of JSON, without the newline."""

@@ -32,7 +32,6 @@ from benchmarks.site import Site
 from benchmarks.techniques.precision import Precision
 from benchmarks.world import World
 
-
 GATHERED = (
     "gathered: with several microbatches in flight parameters stay gathered for the whole step, as with reshard=false; "
     "otherwise every microbatch would gather them again"

@@ -2,9 +2,9 @@
 
 A probe is a module with two functions, of which the first may be left out. The second imports no torch.
 
-    watch(step, engine, world) -> dict     on each rank, in extra steps before warm-up: its reading, plain data.
-                                           `step()` trains once and returns whether the update was applied
-    metrics(evidence) -> {name: Metric}    from the readings of all ranks and the timed steps
+    watch(step, engine, world, cell) -> dict   on each rank, in extra steps before warm-up: its reading, plain data.
+                                               `step()` trains once and returns whether the update was applied
+    metrics(evidence) -> {name: Metric}        from the readings of all ranks and the timed steps
 """
 
 from __future__ import annotations

@@ -11,11 +11,12 @@ from harness.probes import MOST, SETTLED, Evidence
 from harness.record import Metric
 
 if TYPE_CHECKING:
+    from benchmarks.cell import Cell
     from benchmarks.contract import Engine
     from benchmarks.world import World
 
 
-def watch(step: Callable[[], bool], engine: Engine, world: World) -> dict[str, Any]:
+def watch(step: Callable[[], bool], engine: Engine, world: World, cell: Cell) -> dict[str, Any]:
     """Bytes at the peak of a step by purpose; on CUDA also what the allocator says of another, unobserved step."""
     import torch
 

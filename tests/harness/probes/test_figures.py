@@ -88,3 +88,9 @@ def test_memory_on_a_gpu_is_what_its_allocator_says() -> None:
 
 def test_an_unprobed_cell_has_no_memory_figures() -> None:
     assert memory.metrics(evidence()) == {}
+
+
+def test_the_measured_ceiling_is_that_of_the_slowest_rank() -> None:
+    readings = [{"matmul_flops_per_second": 5e9}, {"matmul_flops_per_second": 4e9}]
+    found = flops.metrics(evidence(readings={"flops": readings}))["matmul_flops_per_second"]
+    assert (found.value, found.per_rank) == (4e9, [5e9, 4e9])
