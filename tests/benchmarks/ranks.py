@@ -73,3 +73,15 @@ def losses(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     with _engine(payload, seat) as (cell, world, engine):
         found = [engine.step(_batch(cell, world, step)).loss.item() for step in range(60)]
     return {"losses": found}
+
+
+def missing_gradient(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """A step in which one parameter takes no part."""
+    with _engine(payload, seat) as (cell, world, engine):
+        norm = engine.parts[-1].module.get_submodule("head.norm")
+        norm.forward = lambda x: x * norm.weight.detach()
+        try:
+            engine.step(_batch(cell, world, 0))
+        except RuntimeError as error:
+            return {"said": str(error)}
+    return {"said": None}

@@ -36,6 +36,12 @@ def test_one_ranks_overflow_skips_the_step_of_all(launcher: Any, tmp_path: Path,
         assert answer == {"skipped": [True, False], "norm_of_skipped": False, "moved": [False, True]}
 
 
+@pytest.mark.parametrize("layout", ["single", "pp=2:devices"])
+def test_a_parameter_without_a_gradient_fails_the_cell(launcher: Any, tmp_path: Path, layout: str):
+    (answer,) = ranks(launcher, "missing_gradient", layout, tmp_path)
+    assert answer == {"said": "parameter 'head.norm.weight' has no gradient after backward"}
+
+
 def test_ranks_of_two_by_two_by_two(launcher: Any, tmp_path: Path):
     # Tensor ranks are neighbours, pipeline ranks are furthest apart: rank = 4 pp + 2 dp + tp.
     answers = ranks(launcher, "coordinates", "pp=2:gpipe,tp=2:hand,dp=2:ddp", tmp_path)
