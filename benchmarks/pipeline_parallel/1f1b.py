@@ -12,34 +12,15 @@ from dataclasses import dataclass
 from torch.distributed.pipelining import Schedule1F1B
 
 from benchmarks.cell import Cell
-from benchmarks.contract import (
-    SEPARATE_STAGES,
-    SEVERAL_IN_FLIGHT,
-    TIED_ACROSS_STAGES,
-    Assembly,
-    Model,
-    Part,
-    PipelineParallel,
-    Replica,
-)
-from benchmarks.pipeline_parallel._stages import tied_across
-from benchmarks.pipeline_parallel._torch_schedule import TorchSchedule, split
+from benchmarks.pipeline_parallel._torch_schedule import TorchPipeline
 from benchmarks.site import Site
-from benchmarks.world import World
 
 
 @dataclass(frozen=True)
-class Strategy(PipelineParallel):
-    """One process for each stage; no knobs."""
+class Strategy(TorchPipeline):
+    """No knobs."""
 
-    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return frozenset({SEPARATE_STAGES, SEVERAL_IN_FLIGHT} | ({TIED_ACROSS_STAGES} if tied_across(cell, model) else set()))
-
-    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
-        return split(model, cell, world)
-
-    def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
-        return TorchSchedule(Schedule1F1B, assembly, replica, cell, world)
+    kind = Schedule1F1B
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches

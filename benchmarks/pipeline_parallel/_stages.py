@@ -7,7 +7,7 @@ import functools
 from collections.abc import Sequence
 
 from benchmarks.cell import Cell
-from benchmarks.contract import Model, Part
+from benchmarks.contract import SEPARATE_STAGES, TIED_ACROSS_STAGES, Model, Part, PipelineParallel
 from benchmarks.initialize import chain, placements
 from benchmarks.world import World
 
@@ -84,6 +84,21 @@ def tie(part: Part, model: Model, spread: Sequence[Sequence[str]], world: World)
                 part.placements[name] = dataclasses.replace(part.placements[name], pending=(group,), counted=counted)
 
 
-def tied_across(cell: Cell, model: Model) -> bool:
-    """Whether the cell's stages share a parameter."""
-    return bool(tied_stages(model, stages(model, cell.layout.degree("pp"), cell.batch.sequence)))
+def tied_across(cell: Cell, model: Model) -> frozenset[str]:
+    """The trait of a cell whose stages share a parameter."""
+    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
+    return frozenset({TIED_ACROSS_STAGES}) if tied_stages(model, spread) else frozenset()
+
+
+class StageOfEachProcess(PipelineParallel):
+    """A pipeline with one process for each stage, which holds that stage alone."""
+
+    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
+        return tied_across(cell, model) | {SEPARATE_STAGES}
+
+    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
+        spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
+        index = world.coordinate("pp")
+        mine = part(model, spread[index], index, len(spread))
+        tie(mine, model, spread, world)
+        return [mine]

@@ -8,7 +8,7 @@ mean stands inside the loss, so the schedule scales nothing.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
@@ -16,8 +16,8 @@ from torch.distributed.pipelining import PipelineStage
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from benchmarks.cell import Cell
-from benchmarks.contract import Assembly, Batch, Model, Part, Replica
-from benchmarks.pipeline_parallel._stages import part, stages, tie
+from benchmarks.contract import SEVERAL_IN_FLIGHT, Assembly, Batch, Model, Replica
+from benchmarks.pipeline_parallel._stages import StageOfEachProcess, stages
 from benchmarks.world import World
 
 
@@ -80,13 +80,16 @@ class TorchSchedule:
         return torch.stack(self._losses).sum() if self._last else None
 
 
-def split(model: Model, cell: Cell, world: World) -> list[Part]:
-    """This rank's one stage."""
-    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
-    index = world.coordinate("pp")
-    mine = part(model, spread[index], index, len(spread))
-    tie(mine, model, spread, world)
-    return [mine]
+class TorchPipeline(StageOfEachProcess):
+    """A pipeline whose order is one of torch's schedules."""
+
+    kind: ClassVar[type[PipelineScheduleSingle]]
+
+    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
+        return super().traits(cell, model) | {SEVERAL_IN_FLIGHT}
+
+    def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
+        return TorchSchedule(self.kind, assembly, replica, cell, world)
 
 
 def _shapes(model: Model, cell: Cell, index: int) -> dict[str, Tensor]:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEVERAL_DEVICES, TIED_ACROSS_STAGES, Assembly, Chain, Model, Part, PipelineParallel, Replica
+from benchmarks.contract import SEVERAL_DEVICES, Assembly, Chain, Model, Part, PipelineParallel, Replica
 from benchmarks.initialize import chain, placements
 from benchmarks.pipeline_parallel._stages import stages, tied_across, tied_stages
 from benchmarks.schedule import Accumulate
@@ -43,7 +43,7 @@ class Strategy(PipelineParallel):
         return 1
 
     def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return frozenset({SEVERAL_DEVICES} | ({TIED_ACROSS_STAGES} if tied_across(cell, model) else set()))
+        return tied_across(cell, model) | {SEVERAL_DEVICES}
 
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)

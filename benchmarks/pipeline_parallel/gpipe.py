@@ -10,31 +10,11 @@ from dataclasses import dataclass
 
 from torch.distributed.pipelining import ScheduleGPipe
 
-from benchmarks.cell import Cell
-from benchmarks.contract import (
-    SEPARATE_STAGES,
-    SEVERAL_IN_FLIGHT,
-    TIED_ACROSS_STAGES,
-    Assembly,
-    Model,
-    Part,
-    PipelineParallel,
-    Replica,
-)
-from benchmarks.pipeline_parallel._stages import tied_across
-from benchmarks.pipeline_parallel._torch_schedule import TorchSchedule, split
-from benchmarks.world import World
+from benchmarks.pipeline_parallel._torch_schedule import TorchPipeline
 
 
 @dataclass(frozen=True)
-class Strategy(PipelineParallel):
-    """One process for each stage; no knobs."""
+class Strategy(TorchPipeline):
+    """No knobs."""
 
-    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return frozenset({SEPARATE_STAGES, SEVERAL_IN_FLIGHT} | ({TIED_ACROSS_STAGES} if tied_across(cell, model) else set()))
-
-    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
-        return split(model, cell, world)
-
-    def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
-        return TorchSchedule(ScheduleGPipe, assembly, replica, cell, world)
+    kind = ScheduleGPipe

@@ -14,8 +14,8 @@ import torch.distributed as dist
 from torch import Tensor
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEPARATE_STAGES, TIED_ACROSS_STAGES, Assembly, Batch, Model, Part, PipelineParallel, Replica
-from benchmarks.pipeline_parallel._stages import part, stages, tie, tied_across
+from benchmarks.contract import Assembly, Batch, Replica
+from benchmarks.pipeline_parallel._stages import StageOfEachProcess, stages
 from benchmarks.world import World
 
 
@@ -57,17 +57,8 @@ class SendReceive:
 
 
 @dataclass(frozen=True)
-class Strategy(PipelineParallel):
-    """One process for each stage; no knobs."""
-
-    def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return frozenset({SEPARATE_STAGES} | ({TIED_ACROSS_STAGES} if tied_across(cell, model) else set()))
-
-    def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
-        spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
-        mine = part(model, spread[world.coordinate("pp")], world.coordinate("pp"), len(spread))
-        tie(mine, model, spread, world)
-        return [mine]
+class Strategy(StageOfEachProcess):
+    """No knobs."""
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> SendReceive:
         spread = stages(assembly.model, cell.layout.degree("pp"), cell.batch.sequence)
