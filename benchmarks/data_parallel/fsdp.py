@@ -42,11 +42,15 @@ class _Replica(LocalReplica):
     """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
 
     modules: list[FSDPModule]
+    reshard: bool
 
     def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
         module = self.modules[part]
         module.set_requires_gradient_sync(last)
         module.set_is_last_backward(last)
+        if not self.reshard:
+            # Freed after the backward of a microbatch, parameters would be gathered again for the next one's.
+            module.set_reshard_after_backward(last)
         return run()
 
 
@@ -63,6 +67,7 @@ class Strategy(DataParallel):
         for part in assembly.parts:
             _shard(part, assembly.precision, reshard, world)
         replica = _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
+        replica.reshard = reshard
         if self.reshard and not reshard:
             replica.caveats = (GATHERED,)
         return replica

@@ -95,6 +95,7 @@ class _Replica(Replica):
             dist_init_required=False,
         )
         self.modules = [part.module]
+        self._clip = optimizer.clip
 
     def scale(self, loss: Tensor) -> Tensor:
         return self._scaler.scale(loss) if self._scaler else loss
@@ -112,6 +113,8 @@ class _Replica(Replica):
                 return Update(None, skipped=True)
         # The way of DeepSpeed's own pipeline engine: reduce what backward left, then step.
         self._engine.optimizer.reduce_gradients(pipeline_parallel=True)
+        # By itself DeepSpeed computes the norm in every step, wanted or not.
+        self._engine.optimizer.compute_grad_norm = want_norm or self._clip > 0
         self._engine.step()
         return Update(self._norm() if want_norm else None)
 
