@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _add_cells(run)
     run.add_argument("--out", metavar="DIR", help="run folder, new or empty; default: results/<time>-<suite>")
     run.add_argument("--resume", metavar="DIR", help="go on with a run: measure the cells of DIR that have no record")
+    _add_budget(run)
     run.add_argument("--strict", action="store_true", help="out of memory counts as a failure, too")
     run.add_argument("--report", action="store_true", help="draw the report at the end, however the cells ended")
 
@@ -65,6 +66,7 @@ def parser() -> argparse.ArgumentParser:
         "plan", allow_abbrev=False, help="show the cells, which can run, why not the others, how long it takes"
     )
     _add_cells(plan)
+    _add_budget(plan)
     plan.add_argument("--devices", metavar="SITE", help="instead of this machine, such as 8xcuda:80GiB or 2xcpu:16GiB")
 
     report = commands.add_parser("report", allow_abbrev=False, help="draw plots and report.html from records")
@@ -83,6 +85,14 @@ def parser() -> argparse.ArgumentParser:
         "doctor", allow_abbrev=False, help="show devices, frameworks and versions, and what to do about what is missing"
     )
     return top
+
+
+def _add_budget(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="such as 90s, 30m or 2h: the most informative cells first, and what does not fit left out",
+    )
 
 
 def _add_cells(command: argparse.ArgumentParser) -> None:

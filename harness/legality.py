@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import compose, models
+from benchmarks import compose, footprint, models
 from benchmarks.cell import Cell
 from benchmarks.site import Site
 
@@ -16,7 +16,8 @@ def answer(payload: dict[str, Any]) -> list[dict[str, Any]]:
         payload: `cells`, each as JSON, and `site` as JSON.
 
     Returns:
-        Per cell, in order: `processes`, `reason` (None where it can run) and `flops` of one step.
+        Per cell, in order: `processes`, `reason` (None where it can run) and, of one that can run, `flops` of one step,
+        `parameters` of its model and `memory_bytes`, an estimate of what its fullest device needs.
 
     Raises:
         UsageError: a cell asks for what does not exist, such as a misspelt knob.
@@ -32,7 +33,10 @@ def _judge(cell: Cell, site: Site) -> dict[str, Any]:
         processes = cell.devices
     cell = cell.model_copy(update={"processes": processes})
     reason = compose.illegal(cell, site)
-    flops = 0
+    answer = {"processes": processes, "reason": reason}
     if reason is None:
-        flops = models.load(cell.model).training_flops(cell.batch.global_size, cell.batch.sequence)
-    return {"processes": processes, "reason": reason, "flops": flops}
+        model = models.load(cell.model)
+        answer["flops"] = model.training_flops(cell.batch.global_size, cell.batch.sequence)
+        answer["parameters"] = model.parameter_count()
+        answer["memory_bytes"] = footprint.footprint(cell).total
+    return answer

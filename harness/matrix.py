@@ -79,7 +79,7 @@ class Group(_Data):
     model: Several[str] = (Cell().model,)
     layout: Several[Layout] = (Layout(),)
     world: Annotated[tuple[int | str, ...], BeforeValidator(_worlds), Field(min_length=1)] = ("devices",)
-    """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to the devices found; `largest`: the last of these."""
+    """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
     precision: Several[Literal["fp32", "bf16", "fp16"]] = ("fp32",)
     checkpointing: Several[Literal["none", "full"]] = ("none",)
     offload: Several[Literal["none"]] = ("none",)

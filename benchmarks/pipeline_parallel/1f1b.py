@@ -41,6 +41,9 @@ class Strategy(PipelineParallel):
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
         return TorchSchedule(Schedule1F1B, assembly, replica, cell, world)
 
+    def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
+        return min(cell.batch.microbatches, cell.layout.degree("pp") - stage)
+
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches
         if microbatches < stages:

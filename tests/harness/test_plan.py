@@ -12,7 +12,10 @@ def ask(function, payload):
     assert function == "harness.legality:answer"
     cells = [Cell.model_validate(cell) for cell in payload["cells"]]
     return [
-        {"processes": 1, "reason": "seed 1 is not wanted" if c.seed == 1 else None, "flops": c.seed * 10**12} for c in cells
+        {"processes": 1, "reason": "seed 1 is not wanted"}
+        if c.seed == 1
+        else {"processes": 1, "reason": None, "flops": c.seed * 10**12, "parameters": 10**6, "memory_bytes": 2**30}
+        for c in cells
     ]
 
 

@@ -1,0 +1,38 @@
+"""About how long a cell takes, before any has run: an order of magnitude, for `harness.budget.Pace` to correct."""
+
+from __future__ import annotations
+
+from benchmarks.cell import Cell
+from benchmarks.site import Site
+
+VERIFY_SECONDS, MEASURE_SECONDS = 1.0, 2.0
+"""What verification (with its share of a reference) and measurement take beside their steps, as seen on two cores."""
+STEP_SECONDS = 0.02
+"""What a step takes beside its arithmetic."""
+WARMUP_STEPS = 15
+"""After how many steps warm-up usually ends."""
+FLOPS_PER_SECOND = {"cpu": {"fp32": 2e10, "16 bit": 1e10}, "cuda": {"fp32": 3e13, "16 bit": 1e14}}
+"""What one core or GPU is taken to reach."""
+WEIGHTS_PER_SECOND = 1e8
+"""Initial weights that one process makes on the CPU."""
+
+
+def seconds(cell: Cell, *, flops: int, parameters: int, site: Site) -> float:
+    """Verification and measurement of one legal cell.
+
+    Args:
+        flops: of forward and backward of its global batch.
+        parameters: of its model.
+    """
+    protocol = cell.protocol
+    # Processes that share cores wait for each other.
+    crowd = max(1.0, cell.processes / site.count) if site.kind == "cpu" else 1.0
+    rate = FLOPS_PER_SECOND[site.kind]["fp32" if cell.precision == "fp32" else "16 bit"]
+    recomputed = 1.0 if cell.checkpointing == "none" else 4 / 3
+    step = STEP_SECONDS * crowd + recomputed * flops / (rate * max(1, min(cell.devices, site.count)))
+    build = crowd * parameters / cell.layout.degree("pp") / WEIGHTS_PER_SECOND
+    total = VERIFY_SECONDS + build + 2 * protocol.verify_steps * step
+    if protocol.measure_steps:
+        warmup = min(protocol.warmup_steps, WARMUP_STEPS) * step
+        total += MEASURE_SECONDS + build + warmup + max(protocol.measure_seconds, protocol.measure_steps * step)
+    return total
