@@ -20,7 +20,6 @@ kernels, and contexts, on a GPU about a gibibyte. Tests hold it against measured
 from __future__ import annotations
 
 import fnmatch
-import functools
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -74,7 +73,7 @@ def footprint(cell: Cell) -> Footprint:
     Raises:
         ImportError: a strategy's framework is not installed.
     """
-    model = _model(cell.model)
+    model = models.load(cell.model)
     found = strategies(cell.layout)
     pipeline, data = found.get("pp"), found.get("dp")
     traits = frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != "dp"))
@@ -168,8 +167,3 @@ def _weights(model: Model, unit: str, tensor: int, held: Sequence[str]) -> Itera
 
 def _style(model: Model, module: str) -> str | None:
     return next((p.style for p in model.tensor_plan if p.style != "region" and fnmatch.fnmatchcase(module, p.pattern)), None)
-
-
-@functools.lru_cache(maxsize=32)
-def _model(name: str) -> Model:
-    return models.load(name)
