@@ -73,6 +73,14 @@ def parser() -> argparse.ArgumentParser:
     report.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several are set side by side")
     report.add_argument("--out", metavar="DIR", help="where to; default: the first run's folder")
 
+    recommend = commands.add_parser(
+        "recommend", allow_abbrev=False, help="say which layouts and techniques a run speaks for, and what it rules out"
+    )
+    recommend.add_argument("run", metavar="RUN", help="run folder")
+    recommend.add_argument("--memory", metavar="SIZE", help="rule out what needs more on one device, such as 80GiB")
+    recommend.add_argument("--objective", choices=("throughput", "memory"), default="throughput", help="what is best")
+    recommend.add_argument("--json", action="store_true", help="for programs")
+
     explain = commands.add_parser("explain", allow_abbrev=False, help="tell one record in sentences")
     explain.add_argument("run", metavar="RUN", help="run folder")
     explain.add_argument("cell", metavar="CELL", help="cell id, or the first characters of one")

@@ -16,7 +16,7 @@ import yaml
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
 from benchmarks.layout import Layout
-from benchmarks.site import Site
+from benchmarks.site import Site, parse_bytes
 from harness import matrix, store
 from harness.cli import CELL_OPTIONS, FIELDS
 
@@ -70,6 +70,17 @@ def report(arguments: argparse.Namespace) -> int:
     from harness.report import draw
 
     print(f"report: {draw(arguments.runs, arguments.out)}")
+    return 0
+
+
+def recommend(arguments: argparse.Namespace) -> int:
+    """Say which layouts and techniques a run speaks for, and what it rules out."""
+    from harness.recommend import recommend as judge
+    from harness.recommend.text import as_json, as_text
+
+    memory = parse_bytes(arguments.memory) if arguments.memory else None
+    found = judge(Path(arguments.run), objective=arguments.objective, memory_bytes=memory)
+    print(as_json(found) if arguments.json else as_text(found))
     return 0
 
 
