@@ -17,12 +17,13 @@ WEIGHTS_PER_SECOND = 1e8
 """Initial weights that one process makes on the CPU."""
 
 
-def seconds(cell: Cell, *, flops: int, parameters: int, site: Site) -> float:
+def seconds(cell: Cell, *, flops: int, parameters: int, verified_parameters: int, site: Site) -> float:
     """Verification and measurement of one legal cell.
 
     Args:
         flops: of forward and backward of its global batch.
         parameters: of its model.
+        verified_parameters: of the model that is verified, a shallow one where the whole does not fit one device.
     """
     protocol = cell.protocol
     # Processes that share cores wait for each other.
@@ -30,9 +31,10 @@ def seconds(cell: Cell, *, flops: int, parameters: int, site: Site) -> float:
     rate = FLOPS_PER_SECOND[site.kind]["fp32" if cell.precision == "fp32" else "16 bit"]
     recomputed = 1.0 if cell.checkpointing == "none" else 4 / 3
     step = STEP_SECONDS * crowd + recomputed * flops / (rate * max(1, min(cell.devices, site.count)))
-    build = crowd * parameters / cell.layout.degree("pp") / WEIGHTS_PER_SECOND
-    total = VERIFY_SECONDS + build + 2 * protocol.verify_steps * step
+    weight = crowd / cell.layout.degree("pp") / WEIGHTS_PER_SECOND
+    shallow = verified_parameters / parameters
+    total = VERIFY_SECONDS + verified_parameters * weight + 2 * protocol.verify_steps * step * shallow
     if protocol.measure_steps:
         warmup = min(protocol.warmup_steps, WARMUP_STEPS) * step
-        total += MEASURE_SECONDS + build + warmup + max(protocol.measure_seconds, protocol.measure_steps * step)
+        total += MEASURE_SECONDS + parameters * weight + warmup + max(protocol.measure_seconds, protocol.measure_steps * step)
     return total

@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks import compose, footprint, models
 from benchmarks.cell import Cell
+from benchmarks.reference import verification_model
 from benchmarks.site import Site
 
 
@@ -17,7 +18,8 @@ def answer(payload: dict[str, Any]) -> list[dict[str, Any]]:
 
     Returns:
         Per cell, in order: `processes`, `reason` (None where it can run) and, of one that can run, `flops` of one step,
-        `parameters` of its model and `memory_bytes`, an estimate of what its fullest device needs.
+        `parameters` of its model, `verified_parameters` of the one that stands in for it in verification, and `memory_bytes`,
+        an estimate of what its fullest device needs.
 
     Raises:
         UsageError: a cell asks for what does not exist, such as a misspelt knob.
@@ -38,5 +40,8 @@ def _judge(cell: Cell, site: Site) -> dict[str, Any]:
         model = models.load(cell.model)
         answer["flops"] = model.training_flops(cell.batch.global_size, cell.batch.sequence)
         answer["parameters"] = model.parameter_count()
+        given = cell.protocol.reference_bytes
+        verified = verification_model(cell, site.memory_bytes if given is None else given)
+        answer["verified_parameters"] = models.load(verified).parameter_count()
         answer["memory_bytes"] = footprint.footprint(cell).total
     return answer

@@ -48,7 +48,8 @@ def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
         complete = cell.model_copy(update={"processes": answer["processes"]})
         seconds, memory = 0.0, None
         if answer["reason"] is None:
-            seconds = estimate.seconds(complete, flops=answer["flops"], parameters=answer["parameters"], site=site)
+            counts = {name: answer[name] for name in ("flops", "parameters", "verified_parameters")}
+            seconds = estimate.seconds(complete, **counts, site=site)
             memory = answer["memory_bytes"]
         planned.append(Planned(cell=complete, reason=answer["reason"], seconds=seconds, memory_bytes=memory))
     return planned

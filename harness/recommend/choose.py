@@ -165,7 +165,7 @@ def _why_best(best: Seen, candidates: Sequence[Seen], objective: Objective) -> s
     assert best.speed is not None
     said = [f"{with_interval(best.speed)}"]
     if best.memory_bytes is not None:
-        said.append(f"{amount(best.memory_bytes, 'bytes')} a device at its peak")
+        said.append(f"{best.memory} a device at its peak")
     fastest = max(candidates, key=_speed)
     if objective == "memory":
         said.insert(0, f"least memory of {len(candidates)} cells")

@@ -41,8 +41,15 @@ class Seen:
     def figures(self) -> str:
         """Speed and memory in words, for example `1,200 tokens/s with 3.4 GiB`."""
         said = [f"{number(self.speed.value)} {self.speed.unit}"] if self.speed else []
-        said += [amount(self.memory_bytes, "bytes")] if self.memory_bytes is not None else []
+        said += [self.memory] if self.memory_bytes is not None else []
         return " with ".join(said)
+
+    @property
+    def memory(self) -> str:
+        """Its memory in words."""
+        assert self.memory_bytes is not None
+        several = self.record.cell.devices > self.record.cell.processes
+        return amount(self.memory_bytes, "bytes") + (" (mean of its devices)" if several else "")
 
 
 def seen(record: Record) -> Seen:

@@ -83,7 +83,7 @@ def test_a_process_that_drives_several_devices_is_judged_by_their_mean(tmp_path)
     alone = record("pp=4:devices", 900, 40)
     alone = alone.model_copy(update={"cell": alone.cell.model_copy(update={"processes": 1})})
     (model,) = advice(tmp_path, [alone]).models
-    assert model.best.memory_bytes == 10 * 2**20
+    assert model.best.memory_bytes == 10 * 2**20 and "10 MiB (mean of its devices) a device" in model.best.why
 
 
 def test_only_cells_of_the_same_work_are_set_against_each_other(tmp_path):
