@@ -17,13 +17,14 @@ WEIGHTS_PER_SECOND = 1e8
 """Initial weights that one process makes on the CPU."""
 
 
-def seconds(cell: Cell, *, flops: int, parameters: int, verified_parameters: int, site: Site) -> float:
+def seconds(cell: Cell, *, flops: int, parameters: int, verified_parameters: int, site: Site, fits: bool = True) -> float:
     """Verification and measurement of one legal cell.
 
     Args:
         flops: of forward and backward of its global batch.
         parameters: of its model.
         verified_parameters: of the model that is verified, a shallow one where the whole does not fit one device.
+        fits: whether it is expected to get further than its first step.
     """
     protocol = cell.protocol
     # Processes that share cores wait for each other.
@@ -34,7 +35,9 @@ def seconds(cell: Cell, *, flops: int, parameters: int, verified_parameters: int
     weight = crowd / cell.layout.degree("pp") / WEIGHTS_PER_SECOND
     shallow = verified_parameters / parameters
     total = VERIFY_SECONDS + verified_parameters * weight + 2 * protocol.verify_steps * step * shallow
-    if protocol.measure_steps:
+    if protocol.measure_steps and not fits:
+        total += parameters * weight
+    elif protocol.measure_steps:
         warmup = min(protocol.warmup_steps, WARMUP_STEPS) * step
         total += MEASURE_SECONDS + parameters * weight + warmup + max(protocol.measure_seconds, protocol.measure_steps * step)
     return total

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from benchmarks.cell import Cell
@@ -46,12 +46,11 @@ def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
     planned = []
     for cell, answer in zip(cells, ask("harness.legality:answer", payload), strict=True):
         complete = cell.model_copy(update={"processes": answer["processes"]})
-        seconds, memory = 0.0, None
-        if answer["reason"] is None:
+        p = Planned(cell=complete, reason=answer["reason"], seconds=0.0, memory_bytes=answer.get("memory_bytes"))
+        if p.reason is None:
             counts = {name: answer[name] for name in ("flops", "parameters", "verified_parameters")}
-            seconds = estimate.seconds(complete, **counts, site=site)
-            memory = answer["memory_bytes"]
-        planned.append(Planned(cell=complete, reason=answer["reason"], seconds=seconds, memory_bytes=memory))
+            p = replace(p, seconds=estimate.seconds(p.cell, **counts, site=site, fits=p.fits(site)))
+        planned.append(p)
     return planned
 
 

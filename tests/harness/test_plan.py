@@ -66,8 +66,8 @@ def test_a_budget_leaves_out_what_would_end_after_it():
 
 
 def test_an_estimate_grows_with_what_a_cell_has_to_do():
-    def seconds(site=SITE, parameters=10**8, verified_parameters=10**8, **fields):
-        given = {"flops": 10**12, "parameters": parameters, "verified_parameters": verified_parameters}
+    def seconds(site=SITE, parameters=10**8, verified_parameters=10**8, fits=True, **fields):
+        given = {"flops": 10**12, "parameters": parameters, "verified_parameters": verified_parameters, "fits": fits}
         return estimate.seconds(Cell(**fields), site=site, **given)
 
     assert seconds(checkpointing="full") > seconds() < seconds(precision="bf16") < 2 * seconds()
@@ -75,6 +75,7 @@ def test_an_estimate_grows_with_what_a_cell_has_to_do():
     assert seconds(verified_parameters=10**7) < seconds() < seconds(parameters=10**9, verified_parameters=10**9)
     assert seconds(protocol={"measure_steps": 0}) < seconds() / 2
     assert seconds(site=Site(kind="cuda", count=2)) < seconds()
+    assert seconds(fits=False) < seconds() / 2
 
 
 def test_durations_are_rounded_to_what_matters():
