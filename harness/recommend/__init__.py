@@ -33,6 +33,8 @@ class Recommendation:
     """What a device may hold; None: what it has."""
     ranks: bool
     """Whether the run's figures rank layouts; those of a CPU do not."""
+    without_record: int
+    """Cells that were asked for and left out, or not yet run."""
     models: list[Advice]
     """One for each model and amount of work, in the order of the records."""
     techniques: list[Bought]
@@ -58,6 +60,7 @@ def recommend(folder: Path, *, objective: Objective = "throughput", memory_bytes
         objective=objective,
         memory_bytes=memory_bytes,
         ranks=_ranks(cells),
+        without_record=max(0, len(stored.run.get("cells", [])) - len(cells)),
         models=[choose(work, objective, memory_bytes) for work in _works(cells)],
         techniques=bought(cells),
     )

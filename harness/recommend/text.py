@@ -6,6 +6,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 
+from benchmarks.site import Site
 from harness.recommend import Recommendation
 from harness.recommend.choose import Advice, RuledOut
 from harness.recommend.techniques import Bought, Ratio
@@ -27,7 +28,13 @@ def _lines(found: Recommendation) -> Iterator[str]:
     if not found.ranks:
         yield f"{CPU_SENTENCE} What follows is what it saw, no advice for another machine."
     limit = f", at most {amount(found.memory_bytes, 'bytes')} a device" if found.memory_bytes is not None else ""
-    yield f"{found.run}, environment {found.environment}; objective: {found.objective}{limit}"
+    site = f" on {Site.model_validate(found.site)}" if found.site else ""
+    yield f"{found.run}{site}, environment {found.environment}; objective: {found.objective}{limit}"
+    if found.without_record:
+        yield (
+            f"{counted(found.without_record, 'cell')} of the run left out or not yet run, so this may change: "
+            f"hpbench run --resume {found.run}"
+        )
     if not found.models:
         yield "no cell has a record: nothing can be recommended"
     for advice in found.models:

@@ -228,6 +228,16 @@ cells: [{layout: [single, dp=2, dp=3]}]
     assert len(store.read(folder).records) == 3
 
 
+def test_a_budget_too_small_leaves_all_out_and_a_larger_one_resumes(tmp_path, capsys):
+    one = ["--sequence", "16", "--batch", "2", "--set", "protocol.measure_steps=0"]
+    assert main(["run", *one, "--out", str(tmp_path / "run"), "--budget", "0.1s"]) == 0
+    assert "1 cell: 1 left out for the budget of 0 s" in capsys.readouterr().out
+    assert store.read(tmp_path / "run").records == []
+    assert main(["run", "--resume", str(tmp_path / "run"), "--budget", "5m"]) == 0
+    assert [r.status for r in store.read(tmp_path / "run").records] == ["ok"]
+    assert store.read(tmp_path / "run").run["state"] == "finished"
+
+
 @pytest.mark.parametrize(
     "fields",
     [

@@ -154,6 +154,14 @@ def test_a_run_on_cpus_does_not_rank(tmp_path):
     assert advice(tmp_path / "2").ranks and "best: dp=4:fsdp" in as_text(advice(tmp_path / "3"))
 
 
+def test_cells_that_were_left_out_are_not_forgotten(tmp_path):
+    folder = store_run(tmp_path / "run", *RUN)
+    (folder / "run.json").write_text(json.dumps({"schema": 1, "cells": [{}] * (len(RUN) + 3)}))
+    found = recommend(folder)
+    assert found.without_record == 3
+    assert f"3 cells of the run left out or not yet run, so this may change: hpbench run --resume {folder}" in as_text(found)
+
+
 def test_text_and_json_hold_the_same(tmp_path):
     found = advice(tmp_path, RUN + TECHNIQUES[4:5])
     text, data = as_text(found), json.loads(as_json(found))
