@@ -77,3 +77,19 @@ MEASURED = [
 def test_measured_peaks_are_met_within_a_sixth(model, layout, precision, checkpointing, megabytes):
     found = estimate(layout, model=model, precision=precision, checkpointing=checkpointing)
     assert found.total / 1e6 == pytest.approx(megabytes, rel=1 / 6)
+
+
+@pytest.mark.parametrize(
+    "layout, checkpointing, microbatches, megabytes",
+    [
+        ("single", "none", 1, 791),
+        ("single", "full", 1, 660),
+        ("dp=2:fsdp", "none", 1, 430),
+        ("tp=2:hand", "none", 1, 653),
+        ("pp=2:gpipe", "none", 4, 429),
+    ],
+)
+def test_measured_peaks_of_a_larger_model_are_met_within_a_sixth(layout, checkpointing, microbatches, megabytes):
+    batch = {"global": 4, "microbatches": microbatches, "sequence": 256}
+    found = estimate(layout, model="llama-15m", precision="bf16", checkpointing=checkpointing, batch=batch)
+    assert found.total / 1e6 == pytest.approx(megabytes, rel=1 / 6)
