@@ -178,9 +178,9 @@ def test_the_plan_of_a_node_is_made_without_one(capsys):
     # 8 billion parameters with gradients and two states in fp32 are 120 GiB; an eighth of the states fits.
     assert "expected not to fit" in rows["llama-8b", "single"] and "expected not to fit" in rows["llama-8b", "dp=8:ddp"]
     assert "expected not to fit" not in rows["llama-8b", "dp=8:fsdp"]
-    assert rows["gpt2-1.5b", "tp=2:hand"].endswith(" no") and rows["gpt2-1.5b", "dp=8:ddp"].endswith(("yes", "left out"))
+    assert rows["gpt2-1.5b", "tp=8:hand"].endswith(" no") and rows["gpt2-1.5b", "dp=8:ddp"].endswith(("yes", "left out"))
     assert any("expected not to fit 8xcuda:80GiB: " in line and "as evidence" in line for line in lines)
-    assert any("heads=25, which tensor parallelism of degree 2 does not divide" in line for line in lines)
+    assert any("heads=25, which tensor parallelism of degree 8 does not divide" in line for line in lines)
     assert any(line.startswith("left out for the budget of 30 min 0 s: ") for line in lines)
 
 
