@@ -232,13 +232,14 @@ class _Progress:
     def end(self, planned: Planned, record: Record) -> None:
         now = self._clock()
         self._pace.learn(planned.cell, planned.seconds, now - self._cell_started)
-        rest = self.todo[self._number + self._passed :]
-        remaining = sum(map(self._expected, rest))
-        if self._budget is not None:
-            remaining = min(remaining, max(0.0, self._budget - (now - self._started)))
+        coming = []
+        for p in self.todo[self._number + self._passed :]:
+            seconds = self._expected(p)
+            if self._budget is None or now - self._started + sum(coming) + seconds <= self._budget:
+                coming.append(seconds)
         step = record.metrics.get("step_seconds")
         figure = f", {amount(step.value, step.unit)} a step" if step else ""
-        left = f"; about {duration(remaining)} left" if rest else ""
+        left = f"; about {duration(sum(coming))} left" if coming else ""
         print(f"{STATUS_WORDS[record.status]}{figure}{left}", file=sys.stderr, flush=True)
 
     def _expected(self, planned: Planned) -> float:

@@ -55,6 +55,9 @@ def test_cells_that_would_end_after_the_budget_are_left_out_named_and_resumed(tm
     folder = prepared(tmp_path, planned(6, refused=1), seed=None)
     clock = Clock(3, 3)  # three times what was expected: the third would end after 9 s
     assert run.go(folder, clock.run_cell, budget_seconds=8, clock=clock)
+    progress = capsys.readouterr().err.splitlines()
+    assert progress[0].startswith("[1/5] ") and progress[0].endswith("; about 3 s left")  # one more fits
+    assert progress[1].startswith("[2/5] ") and progress[1].endswith(" a step")
     stored = store.read(folder)
     assert [r.status for r in stored.records] == ["skipped", "ok", "ok"]
     assert stored.run["state"] == "budget spent" and stored.run["budget_seconds"] == 8
