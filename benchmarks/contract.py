@@ -305,6 +305,20 @@ class Strategy(ABC):
         return None
 
 
+class Shares(NamedTuple):
+    """What a data rank holds of the part of the model that its other axes leave it, in multiples of that part."""
+
+    parameters: float = 1.0
+    gradients: float = 1.0
+    """Buckets beside them included."""
+    optimizer_state: float = 1.0
+    """Of what the optimizer keeps for the whole part."""
+    master: float = 0.0
+    """Further fp32 copies of the parameters."""
+    gathered: Literal["nothing", "blocks", "all"] = "nothing"
+    """What is whole for a while although `parameters` are cut: two blocks at a time and what is outside of blocks, or all."""
+
+
 class TensorParallel(Strategy):
     axis = "tp"
 
@@ -324,6 +338,10 @@ class PipelineParallel(Strategy):
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         """The parts this rank holds. Makes the groups of tied stages, on all ranks."""
 
+    def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
+        """Of how many microbatches a stage holds activations when it holds most."""
+        return cell.batch.microbatches if SEVERAL_IN_FLIGHT in self.traits(cell, model) else 1
+
     @abstractmethod
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> Schedule:
         """What runs the microbatches through the parts."""
@@ -331,6 +349,10 @@ class PipelineParallel(Strategy):
 
 class DataParallel(Strategy):
     axis = "dp"
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        """What a rank holds, for an estimate of its memory. `traits` are those of the other axes' strategies."""
+        return Shares()
 
     @abstractmethod
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> Replica:

@@ -58,6 +58,7 @@ def parser() -> argparse.ArgumentParser:
     _add_cells(run)
     run.add_argument("--out", metavar="DIR", help="run folder, new or empty; default: results/<time>-<suite>")
     run.add_argument("--resume", metavar="DIR", help="go on with a run: measure the cells of DIR that have no record")
+    _add_budget(run)
     run.add_argument("--strict", action="store_true", help="out of memory counts as a failure, too")
     run.add_argument("--report", action="store_true", help="draw the report at the end, however the cells ended")
 
@@ -65,11 +66,20 @@ def parser() -> argparse.ArgumentParser:
         "plan", allow_abbrev=False, help="show the cells, which can run, why not the others, how long it takes"
     )
     _add_cells(plan)
+    _add_budget(plan)
     plan.add_argument("--devices", metavar="SITE", help="instead of this machine, such as 8xcuda:80GiB or 2xcpu:16GiB")
 
     report = commands.add_parser("report", allow_abbrev=False, help="draw plots and report.html from records")
     report.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several are set side by side")
     report.add_argument("--out", metavar="DIR", help="where to; default: the first run's folder")
+
+    recommend = commands.add_parser(
+        "recommend", allow_abbrev=False, help="say which layouts and techniques a run speaks for, and what it rules out"
+    )
+    recommend.add_argument("run", metavar="RUN", help="run folder")
+    recommend.add_argument("--memory", metavar="SIZE", help="rule out what needs more on one device, such as 80GiB")
+    recommend.add_argument("--objective", choices=("throughput", "memory"), default="throughput", help="what is best")
+    recommend.add_argument("--json", action="store_true", help="for programs")
 
     explain = commands.add_parser("explain", allow_abbrev=False, help="tell one record in sentences")
     explain.add_argument("run", metavar="RUN", help="run folder")
@@ -83,6 +93,14 @@ def parser() -> argparse.ArgumentParser:
         "doctor", allow_abbrev=False, help="show devices, frameworks and versions, and what to do about what is missing"
     )
     return top
+
+
+def _add_budget(command: argparse.ArgumentParser) -> None:
+    command.add_argument(
+        "--budget",
+        metavar="TIME",
+        help="such as 90s, 30m or 2h: the most informative cells first, and what does not fit left out",
+    )
 
 
 def _add_cells(command: argparse.ArgumentParser) -> None:

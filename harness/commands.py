@@ -16,7 +16,7 @@ import yaml
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
 from benchmarks.layout import Layout
-from benchmarks.site import Site
+from benchmarks.site import Site, parse_bytes
 from harness import matrix, store
 from harness.cli import CELL_OPTIONS, FIELDS
 
@@ -32,8 +32,9 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure the cells of a suite, or one cell."""
     from harness import run as running
 
+    budget = _budget(arguments)
     if arguments.resume:
-        return _resume(arguments)
+        return _resume(arguments, budget)
     suite, overrides = wanted(arguments)
     folder = Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{suite.name}")
     store.check_new(folder)
@@ -43,21 +44,23 @@ def run(arguments: argparse.Namespace) -> int:
         if suite is matrix.COMMAND_LINE:
             _refuse_what_cannot_run(planned)
         about = {"suite": suite.name, "description": suite.description, "arguments": sys.argv[1:]}
-        running.prepare(planned, folder, about=about, environment=environment, seed=random.SystemRandom().getrandbits(32))
-        return _go(folder, arguments, launcher)
+        seed = random.SystemRandom().getrandbits(32) if budget is None else None
+        running.prepare(planned, folder, about=about, environment=environment, seed=seed)
+        return _go(folder, arguments, launcher, budget)
 
 
 def plan(arguments: argparse.Namespace) -> int:
     """Show the cells, which can run, why not the others, and how long it takes."""
     from harness.plan import describe
 
+    budget = _budget(arguments)
     suite, overrides = wanted(arguments)
     given = Site.parse(arguments.devices) if arguments.devices else None
     with _launcher(matrix.layouts(suite, overrides)) as launcher:
         here, _ = _detect(launcher)
         # Frameworks cannot be written down on the command line: those of this machine stand in.
         site = given.model_copy(update={"frameworks": here.frameworks}) if given else here
-        print(describe(_judged(suite, overrides, arguments, site, launcher), site))
+        print(describe(_judged(suite, overrides, arguments, site, launcher), site, budget_seconds=budget))
     print(f"next, on {'such a machine' if given else 'this machine'}: hpbench run SUITE with the same arguments")
     return 0
 
@@ -67,6 +70,17 @@ def report(arguments: argparse.Namespace) -> int:
     from harness.report import draw
 
     print(f"report: {draw(arguments.runs, arguments.out)}")
+    return 0
+
+
+def recommend(arguments: argparse.Namespace) -> int:
+    """Say which layouts and techniques a run speaks for, and what it rules out."""
+    from harness.recommend import recommend as judge
+    from harness.recommend.text import as_json, as_text
+
+    memory = parse_bytes(arguments.memory) if arguments.memory else None
+    found = judge(Path(arguments.run), objective=arguments.objective, memory_bytes=memory)
+    print(as_json(found) if arguments.json else as_text(found))
     return 0
 
 
@@ -93,7 +107,13 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _resume(arguments: argparse.Namespace) -> int:
+def _budget(arguments: argparse.Namespace) -> float | None:
+    from harness.budget import parse_budget
+
+    return parse_budget(arguments.budget) if arguments.budget else None
+
+
+def _resume(arguments: argparse.Namespace, budget: float | None) -> int:
     given = [f"--{option}" for option in CELL_OPTIONS if getattr(arguments, option) is not None]
     given += [f"--{name}" for name in ("out", "filter", "set") if getattr(arguments, name)]
     if arguments.suite or given:
@@ -110,10 +130,10 @@ def _resume(arguments: argparse.Namespace) -> int:
                 f"run '{folder}' was made in environment {run.environment['id']} and this is {here['id']}, "
                 "whose figures do not compare: go on with it where it was begun, or start a new run"
             )
-        return _go(folder, arguments, launcher)
+        return _go(folder, arguments, launcher, budget)
 
 
-def _go(folder: Path, arguments: argparse.Namespace, launcher: Launcher) -> int:
+def _go(folder: Path, arguments: argparse.Namespace, launcher: Launcher, budget: float | None) -> int:
     from harness import run as running
     from harness.execute import run_cell
     from harness.references import References
@@ -129,7 +149,7 @@ def _go(folder: Path, arguments: argparse.Namespace, launcher: Launcher) -> int:
             "site": site,
             "references": References(launcher, Path(parameters), site),
         }
-        finished = running.go(folder, lambda cell: run_cell(cell, **context))
+        finished = running.go(folder, lambda cell: run_cell(cell, **context), budget_seconds=budget)
     print(running.closing(folder))
     if arguments.report:
         from harness.report import draw

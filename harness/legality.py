@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from benchmarks import compose, models
+from benchmarks import compose, footprint, models
 from benchmarks.cell import Cell
+from benchmarks.reference import verification_model
 from benchmarks.site import Site
 
 
@@ -16,7 +17,9 @@ def answer(payload: dict[str, Any]) -> list[dict[str, Any]]:
         payload: `cells`, each as JSON, and `site` as JSON.
 
     Returns:
-        Per cell, in order: `processes`, `reason` (None where it can run) and `flops` of one step.
+        Per cell, in order: `processes`, `reason` (None where it can run) and, of one that can run, `flops` of one step,
+        `parameters` of its model, `verified_parameters` of the one that stands in for it in verification, and `memory_bytes`,
+        an estimate of what its fullest device needs.
 
     Raises:
         UsageError: a cell asks for what does not exist, such as a misspelt knob.
@@ -32,7 +35,13 @@ def _judge(cell: Cell, site: Site) -> dict[str, Any]:
         processes = cell.devices
     cell = cell.model_copy(update={"processes": processes})
     reason = compose.illegal(cell, site)
-    flops = 0
+    answer = {"processes": processes, "reason": reason}
     if reason is None:
-        flops = models.load(cell.model).training_flops(cell.batch.global_size, cell.batch.sequence)
-    return {"processes": processes, "reason": reason, "flops": flops}
+        model = models.load(cell.model)
+        answer["flops"] = model.training_flops(cell.batch.global_size, cell.batch.sequence)
+        answer["parameters"] = model.parameter_count()
+        given = cell.protocol.reference_bytes
+        verified = verification_model(cell, site.memory_bytes if given is None else given)
+        answer["verified_parameters"] = models.load(verified).parameter_count()
+        answer["memory_bytes"] = footprint.footprint(cell).total
+    return answer

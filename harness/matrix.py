@@ -8,13 +8,14 @@ of a cell, and where a field holds a list the group is multiplied by it:
     defaults: {model: llama-tiny, batch: {global: 8, sequence: 64}}
     cells:
       - layout: [single, "dp=*"]     # '*' is what is left of the world
-        world: devices                   # 1, 2, 4, ... up to the devices found; or numbers
+        world: devices                   # 1, 2, 4, ... up to the devices found; `largest`, the last of them; or numbers
         precision: [fp32, bf16]
         exclude: [{layout: single, precision: bf16}]
 
 Multiplied are model, layout (over the worlds, where a degree is open), precision, checkpointing, offload, compile,
-clip, seed and the three fields of `batch`. With `scaling: weak`, `batch.global` counts samples per device. A world
-that a layout's other degrees do not divide gives no cell; a cell that comes out twice stands once.
+clip, seed and the three fields of `batch`. With `scaling: weak`, `batch.global` counts samples per device. A group with
+a `device` of its own is left out on other kinds. A world that a layout's other degrees do not divide gives no cell; where
+all worlds were written as numbers, one at least must do so. A cell that comes out twice stands once.
 """
 
 from __future__ import annotations
@@ -50,11 +51,11 @@ def _several(value: Any) -> Any:
 
 
 def _worlds(value: Any) -> Any:
-    if value == "devices":
-        return ()
-    if isinstance(value, str) and not value.isdigit():
-        raise UsageError(f"world is {value!r}: give 'devices' or numbers of devices, for example [1, 2, 4]")
-    return _several(value)
+    """Numbers, `devices` and `largest`, one or several."""
+    for world in _several(value):
+        if world not in ("devices", "largest") and not (str(world).isdigit() and int(world) > 0):
+            raise UsageError(f"world is {world!r}: give 'devices', 'largest' or numbers of devices, for example [1, 2, 4]")
+    return tuple(world if world in ("devices", "largest") else int(world) for world in _several(value))
 
 
 Several = Annotated[tuple[T, ...], BeforeValidator(_several), Field(min_length=1)]
@@ -77,8 +78,8 @@ class Group(_Data):
 
     model: Several[str] = (Cell().model,)
     layout: Several[Layout] = (Layout(),)
-    world: Annotated[tuple[PositiveInt, ...], BeforeValidator(_worlds)] = ()
-    """World sizes for layouts with an open degree; empty: 1, 2, 4, ... up to the devices found."""
+    world: Annotated[tuple[int | str, ...], BeforeValidator(_worlds), Field(min_length=1)] = ("devices",)
+    """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
     precision: Several[Literal["fp32", "bf16", "fp16"]] = ("fp32",)
     checkpointing: Several[Literal["none", "full"]] = ("none",)
     offload: Several[Literal["none"]] = ("none",)
@@ -91,6 +92,8 @@ class Group(_Data):
     optimizer: Optimizer = Optimizer()
     protocol: Protocol = Protocol()
     data: str = STANDARD_LIBRARY
+    device: Literal["cpu", "cuda"] | None = None
+    """The kind of device that the group is for; None: any."""
     exclude: tuple[dict[str, Any], ...] = ()
     """Combinations to leave out; see `harness.selection`."""
 
@@ -161,10 +164,11 @@ def expand(suite: Suite, site: Site, *, overrides: Overrides | None = None, filt
         )
     cells: dict[str, Cell] = {}
     for group in _groups(suite, overrides or {}):
-        for cell in _product(group, site, suite.where):
-            cells.setdefault(cell.id, cell)
+        if group.device in (None, site.kind):
+            for cell in _product(group, site, suite.where):
+                cells.setdefault(cell.id, cell)
     if not cells:
-        raise UsageError(f"no cell is left {suite.where}: its 'exclude' takes all of them; leave some")
+        raise UsageError(f"no cell is left {suite.where}: 'exclude' and 'device' take all of them on {site}; leave some")
     return select(list(cells.values()), filter_text) if filter_text else list(cells.values())
 
 
@@ -253,11 +257,14 @@ def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
 
 
 def _layouts(group: Group, site: Site, where: str) -> list[Layout]:
-    worlds = group.world or worlds_up_to(site.count)
+    found_here = worlds_up_to(site.count)
+    words = {"devices": found_here, "largest": found_here[-1:]}
+    worlds = tuple(dict.fromkeys(n for world in group.world for n in words.get(world, (world,))))
     found = []
     for layout in group.layout:
         resolved = [r for r in (layout.resolve(world) for world in worlds) if r is not None]
-        if not resolved:
+        # A world that was written down is meant; one that follows the devices found may be too small for a layout.
+        if not resolved and not words.keys() & set(group.world):
             raise UsageError(
                 f"layout '{layout}' {where} fits no world of {', '.join(map(str, worlds))} devices: "
                 "give a world that its other degrees divide"

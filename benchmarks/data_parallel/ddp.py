@@ -22,6 +22,7 @@ from benchmarks.contract import (
     DataParallel,
     OptimizerRecipe,
     R,
+    Shares,
 )
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
@@ -66,6 +67,9 @@ class Strategy(DataParallel):
             ddp.require_backward_grad_sync = False
             wrapped.append(ddp)
         return _Replica(assembly, optimizer, world, modules=wrapped)
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        return Shares(gradients=2.0)  # once as backward leaves them and once in the buckets that are reduced
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SPLITS_BACKWARD in traits:

@@ -25,6 +25,7 @@ from benchmarks.contract import (
     OptimizerRecipe,
     Part,
     R,
+    Shares,
 )
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
@@ -71,6 +72,13 @@ class Strategy(DataParallel):
         if self.reshard and not reshard:
             replica.caveats = (GATHERED,)
         return replica
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        part = 1 / cell.layout.degree("dp")
+        # Gradients of all microbatches but the last add up whole.
+        gradients = part if cell.batch.microbatches == 1 else 1.0
+        gathered = "blocks" if self.reshard and SEVERAL_IN_FLIGHT not in traits else "all"
+        return Shares(parameters=part, gradients=gradients, optimizer_state=part, gathered=gathered)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":

@@ -31,6 +31,7 @@ from benchmarks.contract import (
     Placement,
     R,
     Replica,
+    Shares,
     Update,
 )
 from benchmarks.initialize import materialize
@@ -142,6 +143,10 @@ class Strategy(DataParallel):
             # torch.py, build_shm_op), a minute or two. Training never calls it; marked as incompatible it is left alone.
             deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
         return _Replica(assembly, optimizer, cell, world, self.bucket_elements)
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        part = 1 / cell.layout.degree("dp")
+        return Shares(optimizer_state=part, master=part)  # DeepSpeed updates a flat copy of its share
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":

@@ -11,7 +11,7 @@ A new model is a file here with a class `Model(contract.Model)` and a file of si
 from __future__ import annotations
 
 import re
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -106,8 +106,9 @@ def with_options(name: str, **options: Dimension) -> str:
     return f"{parsed.size}[{','.join(f'{option}={str(value).lower()}' for option, value in merged)}]"
 
 
+@lru_cache(maxsize=64)
 def load(name: str) -> Model:
-    """The model of this name. Imports torch; makes no tensor.
+    """The model of this name, a description that is the same for all who ask. Imports torch; makes no tensor.
 
     Raises:
         UsageError: what `parse` raises, or dimensions that do not fit together.

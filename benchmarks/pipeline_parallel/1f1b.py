@@ -22,6 +22,9 @@ class Strategy(TorchPipeline):
 
     kind = Schedule1F1B
 
+    def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
+        return min(cell.batch.microbatches, cell.layout.degree("pp") - stage)
+
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches
         if microbatches < stages:

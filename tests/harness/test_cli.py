@@ -1,6 +1,7 @@
 """The command line: what starts quickly, what it prints, and that every mistake is one sentence and exit status 2."""
 
 import os
+import re
 import shlex
 import subprocess
 import sys
@@ -60,6 +61,7 @@ def test_reports_are_drawn_and_runs_compared_without_torch(tmp_path):
     for command in (
         ["report", folder],
         ["compare", folder, other],
+        ["recommend", folder],
         ["explain", folder, store.read(folder).records[-1].cell_id[:6]],
     ):
         done = hpbench(*map(str, command), script=BLOCKED)
@@ -90,6 +92,8 @@ def test_reports_are_drawn_and_runs_compared_without_torch(tmp_path):
         (["run", "smoke", "--filter", "precison=bf16"], ["unknown field 'precison'"]),
         (["run", "smoke", "--resume", "/no/such/run"], ["--resume goes on with", "leave it out"]),
         (["run", "--resume", "/no/such/run"], ["'/no/such/run' is no run folder"]),
+        (["run", "smoke", "--budget", "30"], ["cannot read --budget '30'", "30m"]),
+        (["plan", "smoke", "--budget", "soon"], ["cannot read --budget 'soon'"]),
         (["plan", "smoke", "--devices", "8xtpu"], ["cannot read devices '8xtpu'", "8xcuda:80GiB"]),
         (["runn"], ["invalid choice: 'runn'"]),
         (["report", "/no/such/run"], ["'/no/such/run' is no run folder"]),
@@ -167,6 +171,36 @@ def test_a_plan_says_what_runs_and_what_does_not(tmp_path, capsys):
     assert any(line.startswith("4 cells on 2xcuda:80GiB: 2 can run, 2 cannot; about ") for line in lines)
 
 
+def test_the_plan_of_a_node_is_made_without_one(capsys):
+    assert main(["plan", "node", "--devices", "8xcuda:80GiB", "--budget", "30m"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    rows = {tuple(line.split()[1:3]): line for line in lines if re.match("[0-9a-f]{12} ", line)}
+    # 8 billion parameters with gradients and two states in fp32 are 120 GiB; an eighth of the states fits.
+    assert "expected not to fit" in rows["llama-8b", "single"] and "expected not to fit" in rows["llama-8b", "dp=8:ddp"]
+    assert "expected not to fit" not in rows["llama-8b", "dp=8:fsdp"]
+    assert rows["gpt2-1.5b", "tp=8:hand"].endswith(" no") and rows["gpt2-1.5b", "dp=8:ddp"].endswith(("yes", "left out"))
+    assert any("expected not to fit 8xcuda:80GiB: " in line and "as evidence" in line for line in lines)
+    assert any("heads=25, which tensor parallelism of degree 8 does not divide" in line for line in lines)
+    assert any(line.startswith("left out for the budget of 30 min 0 s: ") for line in lines)
+
+
+@pytest.mark.parametrize(
+    "layout, reason",
+    [
+        ("dp=16", "uses 16 devices and there are 8"),
+        ("pp=2:devices,dp=2:fsdp", "one device of its mesh"),  # on a CPU this one is legal
+        ("pp=2:devices,dp=2:zero1", "one device"),
+        ("pp=2:devices,tp=2:hand", "one process drives all stages"),
+        ("pp=2:1f1b", "refuses 1 microbatches on 2 stages"),
+        ("pp=2:manual,tp=2:hand,dp=2:fsdp", None),
+    ],
+)
+def test_what_implementations_refuse_on_gpus_is_known_without_one(layout, reason, capsys):
+    assert main(["plan", "--layout", layout, "--batch", "16", "--devices", "8xcuda:80GiB"]) == 0
+    out = capsys.readouterr().out
+    assert (reason in out and "0 can run, 1 cannot" in out) if reason else "1 can run, 0 cannot" in out
+
+
 def test_a_suite_is_run_reported_resumed_and_its_illegal_cells_skipped(tmp_path, capsys):
     suite, folder = tmp_path / "mine.yaml", tmp_path / "run"
     suite.write_text(
@@ -192,6 +226,16 @@ cells: [{layout: [single, dp=2, dp=3]}]
     again = {str(r.cell.layout): r for r in store.read(folder).records}
     assert again["dp=2:ddp"] == records["dp=2:ddp"] and again["single"].cell == records["single"].cell
     assert len(store.read(folder).records) == 3
+
+
+def test_a_budget_too_small_leaves_all_out_and_a_larger_one_resumes(tmp_path, capsys):
+    one = ["--sequence", "16", "--batch", "2", "--set", "protocol.measure_steps=0"]
+    assert main(["run", *one, "--out", str(tmp_path / "run"), "--budget", "0.1s"]) == 0
+    assert "1 cell: 1 left out for the budget of 0 s" in capsys.readouterr().out
+    assert store.read(tmp_path / "run").records == []
+    assert main(["run", "--resume", str(tmp_path / "run"), "--budget", "5m"]) == 0
+    assert [r.status for r in store.read(tmp_path / "run").records] == ["ok"]
+    assert store.read(tmp_path / "run").run["state"] == "finished"
 
 
 @pytest.mark.parametrize(

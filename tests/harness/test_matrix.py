@@ -54,6 +54,17 @@ def test_worlds_follow_the_devices(tmp_path, count, degrees):
     assert [c.devices for c in found] == degrees
 
 
+def test_worlds_may_be_the_largest_and_numbers_together(tmp_path):
+    found = cells("cells: [{layout: 'dp=*', world: [1, largest]}]", tmp_path, Site(count=6))
+    assert [c.devices for c in found] == [1, 4]
+
+
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
+def test_a_group_may_be_for_one_kind_of_device(tmp_path, kind):
+    text = "cells: [{device: cpu, seed: 1}, {device: cuda, seed: 2}, {seed: 3}]"
+    assert [c.seed for c in cells(text, tmp_path, Site(kind=kind))] == [{"cpu": 1, "cuda": 2}[kind], 3]
+
+
 def test_weak_scaling_gives_every_device_as_much(tmp_path):
     text = "cells: [{layout: 'dp=*', world: [1, 2, 4], batch: {global: 4}, scaling: %s}]"
     assert [c.batch.global_size for c in cells(text % "weak", tmp_path)] == [4, 8, 16]
@@ -128,6 +139,8 @@ def test_without_a_suite_there_is_one_cell():
         ("cells: [{layout: 'td=2'}]", ["unknown axis 'td'"]),
         ("cells: [{layout: 'tp=3,dp=*', world: [2, 4]}]", ["fits no world of 2, 4 devices"]),
         ("cells: [{world: device}]", ["world is 'device'", "give 'devices'"]),
+        ("cells: [{world: [1, 0]}]", ["world is 0", "numbers of devices"]),
+        ("cells: [{device: cuda}]", ["no cell is left", "'device'", "4xcpu"]),
         ("cells: [{batch: {global: many}}]", ["batch.global 'many' in suite mine.yaml"]),
         ("cells: [{exclude: [{layuot: single}]}]", ["unknown field 'layuot'", "did you mean 'layout'?"]),
         ("cells: [{exclude: [{layout: single}]}]", ["no cell is left"]),
@@ -152,10 +165,26 @@ def test_an_unknown_suite_is_named_with_the_nearest(tmp_path):
         matrix.load("smok")
 
 
+@pytest.mark.parametrize("count", [1, 2, 3, 8])
+@pytest.mark.parametrize("kind", ["cpu", "cuda"])
 @pytest.mark.parametrize("path", sorted(matrix.SUITES.glob("*.yaml")), ids=lambda p: p.stem)
-def test_every_suite_of_the_repository_gives_cells(path):
+def test_every_suite_of_the_repository_gives_cells(path, kind, count):
     suite = matrix.load(path.stem)
-    assert matrix.expand(suite, Site(kind=suite.device or "cpu", count=8))
+    if suite.device in (None, kind):
+        assert matrix.expand(suite, Site(kind=kind, count=count))
+
+
+@pytest.mark.parametrize("name", ["node", "memory", "scaling-strong", "scaling-weak"])
+@pytest.mark.parametrize("count", [1, 3, 8])
+def test_suites_for_gpus_follow_the_devices_found(name, count):
+    found = matrix.expand(matrix.load(name), Site(kind="cuda", count=count))
+    assert max(c.devices for c in found) == {1: 1, 3: 2, 8: 8}[count]
+
+
+def test_a_layout_that_the_machine_is_too_small_for_gives_no_cell(tmp_path):
+    text = "cells: [{layout: [single, 'tp=2,dp=*'], world: %s}]"
+    assert [str(c.layout) for c in cells(text % "largest", tmp_path, Site(count=1))] == ["single"]
+    assert "fits no world of 1 devices" in problem(text % "1", tmp_path)
 
 
 def test_a_suite_for_other_devices_is_refused():

@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from benchmarks import models
-from benchmarks.pipeline_parallel._stages import cut, stages, tied_stages
+from benchmarks.pipeline_parallel._stages import tied_stages
+from benchmarks.stages import cut, stages
 
 
 def heaviest(costs: list[int], sizes: list[int]) -> int:
