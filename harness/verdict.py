@@ -47,14 +47,19 @@ def judge(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, prec
     update_error, worst = max(seen, key=lambda pair: (math.isnan(pair[0]), pair[0]), default=(math.inf, None))
 
     problems = []
-    if not loss_error <= tolerance["loss"]:
-        problems.append(f"the loss is off by {loss_error:.2g}, more than {tolerance['loss']:.2g}")
-    if not norm_error <= tolerance["gradient_norm"]:
-        problems.append(f"the gradient norm is off by {norm_error:.2g}, more than {tolerance['gradient_norm']:.2g}")
-    if not update_error <= tolerance["update"]:
-        problems.append(f"the update of {worst} is off by {update_error:.2g}, more than {tolerance['update']:.2g}")
+    incomparable = findings[0]["incomparable"]
+    if incomparable:  # another function than the reference's: what still holds is that it trains, from the same weights
+        problems += [f"the loss is {loss}" for loss in losses if not math.isfinite(loss)][:1]
+    else:
+        if not loss_error <= tolerance["loss"]:
+            problems.append(f"the loss is off by {loss_error:.2g}, more than {tolerance['loss']:.2g}")
+        if not norm_error <= tolerance["gradient_norm"]:
+            problems.append(f"the gradient norm is off by {norm_error:.2g}, more than {tolerance['gradient_norm']:.2g}")
+        if not update_error <= tolerance["update"]:
+            problems.append(f"the update of {worst} is off by {update_error:.2g}, more than {tolerance['update']:.2g}")
+        problems += filter(None, (_skips(findings, reference),))
     copies = disagreement([_digests(f) for f in findings])
-    problems += filter(None, (_skips(findings, reference), _start(findings), _names(findings, reference), copies))
+    problems += filter(None, (_start(findings), _names(findings, reference), copies))
     return Verification(
         reference=reference["cell"],
         model=reference["model"],
@@ -67,8 +72,8 @@ def judge(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, prec
         max_update_error=_number(update_error),
         worst_parameter=worst,
         tolerance=tolerance,
-        verdict="failed" if problems else "passed (shallow)" if shallow else "passed",
-        why="; ".join(problems) or None,
+        verdict="failed" if problems else "not comparable" if incomparable else "passed (shallow)" if shallow else "passed",
+        why="; ".join(problems) or incomparable,
     )
 
 

@@ -69,8 +69,8 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
         reference: what `reference` returned.
 
     Returns:
-        `losses` and `norms` by step (None: not on this rank, or skipped), `skipped` by step, and by parameter name
-        `parameters`: see `_compare`.
+        `losses` and `norms` by step (None: not on this rank, or skipped), `skipped` by step, `incomparable`: why the
+        reference's step is another one, and by parameter name `parameters`: see `_compare`.
     """
     model = models.load(cell.model)
     start = {name: _before(model, name, tensor, cell.seed) for name, tensor in engine.parameters()}
@@ -81,6 +81,7 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
         "losses": [None if r.loss is None else float(r.loss) for r in results],
         "norms": [None if r.norm is None else float(r.norm) for r in results],
         "skipped": [bool(r.skipped) for r in results],
+        "incomparable": model.incomparable(cell),
         "parameters": {
             name: _compare(name, tensor, wanted.get(name), start.get(name), model, cell.seed, steps=len(results))
             for name, tensor in engine.parameters()
