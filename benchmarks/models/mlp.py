@@ -47,7 +47,7 @@ class Input(nn.Module):
 
 
 class Pair(nn.Module):
-    """Two Linears with a ReLU between them."""
+    """Two Linears with the tanh form of GELU (Hendrycks and Gimpel, 2016) between them."""
 
     def __init__(self, d: Dimensions):
         super().__init__()
@@ -55,7 +55,7 @@ class Pair(nn.Module):
         self.down = nn.Linear(d.mlp, d.hidden)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.down(F.relu(self.up(x)))
+        return self.down(F.gelu(self.up(x), approximate="tanh"))
 
 
 class Block(nn.Module):
@@ -113,8 +113,7 @@ class Model(ImageModel):
             return torch.zeros(shape)
         deviation = shape[1] ** -0.5
         if name.endswith("pair.down.weight"):
-            # So many pairs add up in the stream; a ReLU lets half of the squares through.
-            deviation *= (2 / self.dimensions.blocks) ** 0.5
+            deviation /= self.dimensions.blocks**0.5  # so many pairs add up in the stream
         return torch.empty(shape).normal_(0.0, deviation, generator=generator)
 
     def boundary(self, unit: str, rows: int, sequence: int) -> tuple[int, ...]:

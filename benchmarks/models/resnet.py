@@ -46,6 +46,7 @@ class Dimensions:
     image: int
     classes: int
     synchronised: bool
+    smooth: bool
 
     @property
     def stages(self) -> tuple[int, ...]:
@@ -99,27 +100,29 @@ class Convolution(nn.Module):
 class Stem(nn.Module):
     """Images in; a quarter of their height and width out."""
 
-    def __init__(self, width: int):
+    def __init__(self, d: Dimensions):
         super().__init__()
-        self.convolution = Convolution(COLOURS, width, 7, 2)
+        self.convolution = Convolution(COLOURS, d.width, 7, 2)
+        self.activation, self.pool = (F.gelu, F.avg_pool2d) if d.smooth else (F.relu, F.max_pool2d)
 
     def forward(self, images: Tensor) -> Tensor:
-        return F.max_pool2d(F.relu(self.convolution(images)), 3, stride=2, padding=1).float()
+        return self.pool(self.activation(self.convolution(images)), 3, stride=2, padding=1).float()
 
 
 class Block(nn.Module):
     """Convolutions, and a shortcut around them."""
 
-    def __init__(self, shape: Shape, bottleneck: bool):
+    def __init__(self, shape: Shape, d: Dimensions):
         super().__init__()
-        self.convolutions = nn.ModuleList(Convolution(*each) for each in shape.convolutions(bottleneck))
+        self.activation = F.gelu if d.smooth else F.relu
+        self.convolutions = nn.ModuleList(Convolution(*each) for each in shape.convolutions(d.bottleneck))
         self.shortcut = Convolution(shape.inputs, shape.outputs, 1, shape.stride) if shape.projects else None
 
     def forward(self, x: Tensor) -> Tensor:
         y = x
         for i, convolution in enumerate(self.convolutions):
-            y = convolution(F.relu(y) if i else y)
-        return F.relu((x if self.shortcut is None else self.shortcut(x)).float() + y)
+            y = convolution(self.activation(y) if i else y)
+        return self.activation((x if self.shortcut is None else self.shortcut(x)).float() + y)
 
 
 class Head(nn.Module):
@@ -161,10 +164,10 @@ class Model(ImageModel):
     def build(self, unit: str) -> nn.Module:
         d = self.dimensions
         if unit == "stem":
-            return Stem(d.width)
+            return Stem(d)
         if unit == "head":
             return Head(self._channels, d.classes)
-        return Block(self._shapes[unit], d.bottleneck)
+        return Block(self._shapes[unit], d)
 
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         if len(shape) == 1:
