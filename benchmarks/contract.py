@@ -91,6 +91,12 @@ class Model(ABC):
     """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
     mixes_rows: bool = False
     """Whether a sample's output depends on the others in its batch, so that the batch may not be cut for convenience."""
+    smooth_options: Mapping[str, bool] = {}
+    """The options of the model that is verified in its place, where its own gradient jumps: with a ReLU, a rounding error of
+    one activation decides whether there is a gradient, and two layouts that are both right come out different."""
+    step_length: float = 0.3
+    """How far the first step of verification moves all weights together. Much longer steps diverge; shorter ones drown in the
+    rounding of the weights, so that updates cannot be compared."""
     tied: Mapping[str, str]
     """Parameter name -> name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
 

@@ -24,9 +24,6 @@ VERIFICATION_LOSS_SCALE = 2.0**12
 part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
 LEAST_GRADIENT_NORM = 4.0
 """Of every step: a framework that clips at 1.0 without being asked then changes each of them."""
-STEP_LENGTH = 0.3
-"""How far the first step moves all weights together. Much longer steps diverge; shorter ones drown in the rounding of
-the weights, so that updates cannot be compared."""
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -71,16 +68,30 @@ def reference_cell(cell: Cell) -> Cell:
 
 
 def verification_model(cell: Cell, device_bytes: int) -> str:
-    """The model to verify `cell` with: its own if the reference fits one device, else the same widths with fewer blocks.
+    """The model to verify `cell` with: its own, or `smooth` where its gradient jumps, if the reference fits one device;
+    else the same widths with fewer blocks.
 
     Args:
         device_bytes: what the reference may use; 0: unknown, taken to be enough.
     """
-    model = models.load(cell.model)
+    name = smooth(cell.model)
+    model = models.load(name)
     if not device_bytes or reference_bytes(model, cell.batch) <= device_bytes:
-        return cell.model
+        return name
     fewest = min(len(model.blocks), max(2, cell.layout.degree("pp")))
-    return models.with_options(cell.model, **model.shallow(fewest))
+    return models.with_options(name, **model.shallow(fewest))
+
+
+def smooth(name: str) -> str:
+    """The model whose step speaks for that of the model `name`; the same where its gradient does not jump."""
+    options = models.load(name).smooth_options
+    return models.with_options(name, **options) if options else name
+
+
+def stand_in(name: str, verified: str) -> str:
+    """In which ways the model `verified` differs from the model `name`: `shallow`, `smooth`, both, or none."""
+    ways = {"shallow": verified != smooth(name), "smooth": smooth(name) != name}
+    return ", ".join(way for way, differs in ways.items() if differs)
 
 
 def reference_bytes(model: Model, batch: Batch) -> int:
@@ -138,7 +149,7 @@ def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tup
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters.values(), clip).item()
         if learning_rate is None and 0 < norm < math.inf:
-            learning_rate = STEP_LENGTH / min(clip, norm)
+            learning_rate = model.step_length / min(clip, norm)
             optimizer.param_groups[0]["lr"] = learning_rate
         scaler.step(optimizer)
         scaler.update()

@@ -14,26 +14,29 @@ from typing import Any
 
 import yaml
 
-from harness.record import Verification
+from harness.record import Verdict, Verification
 
 POLICY = Path(__file__).parent.parent / "configs" / "policy.yaml"
 
 
 @cache
-def tolerances() -> dict[str, dict[str, float]]:
-    """Precision -> `loss`, `gradient_norm`, `update`: the largest relative errors that pass; `noise`: see the file."""
-    return yaml.safe_load(POLICY.read_text())["tolerance"]
+def tolerances(*, mixes_rows: bool) -> dict[str, dict[str, float]]:
+    """Precision -> `loss`, `gradient_norm`, `update`: the largest relative errors that pass; `noise`: see the file.
+
+    Args:
+        mixes_rows: whether the model's samples see each other.
+    """
+    return yaml.safe_load(POLICY.read_text())["tolerance_of_mixed_rows" if mixes_rows else "tolerance"]
 
 
-def judge(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, precision: str, shallow: bool) -> Verification:
+def judge(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, precision: str) -> Verification:
     """The verification of a cell.
 
     Args:
         findings: what `harness.verify.verify` returned on each rank.
         reference: what `harness.verify.reference` returned.
-        shallow: whether the model was cut in depth for it.
     """
-    tolerance = tolerances()[precision]
+    tolerance = tolerances(mixes_rows=reference["mixes_rows"])[precision]
     losses = [_mean(f["losses"][i] for f in findings) for i in range(len(reference["losses"]))]
     loss_error = _worst(_relative(a, b) for a, b in zip(losses, reference["losses"], strict=True))
     norm_error = _worst(
@@ -72,14 +75,18 @@ def judge(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, prec
         max_update_error=_number(update_error),
         worst_parameter=worst,
         tolerance=tolerance,
-        verdict="failed" if problems else "not comparable" if incomparable else "passed (shallow)" if shallow else "passed",
+        verdict="failed" if problems else "not comparable" if incomparable else _passed(reference["stand_in"]),
         why="; ".join(problems) or incomparable,
     )
 
 
-def unmoved(findings: Sequence[dict[str, Any]], *, precision: str) -> list[str]:
+def _passed(stand_in: str) -> Verdict:
+    return f"passed ({stand_in})" if stand_in else "passed"  # type: ignore[return-value]
+
+
+def unmoved(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, precision: str) -> list[str]:
     """Parameters that the reference moved by no more than noise, so that nothing else is known of their gradient."""
-    floor = _noise_floor(findings, tolerances()[precision]["noise"])
+    floor = _noise_floor(findings, tolerances(mixes_rows=reference["mixes_rows"])[precision]["noise"])
     return sorted({name for f in findings for name, entry in f["parameters"].items() if entry["moved_reference"] <= floor})
 
 

@@ -141,6 +141,7 @@ class Model(ImageModel):
 
     tensor_plan = ()
     mixes_rows = True
+    step_length = 0.03  # batch norm makes small weights turn fast
 
     def __init__(self, name: str, dimensions: Mapping[str, bool | int | float]):
         """Raises `UsageError` where the dimensions do not fit together."""
@@ -152,6 +153,7 @@ class Model(ImageModel):
             raise UsageError(f"model {name!r} has classes={d.classes}: the images have {CLASSES}, give as many or more")
         self.blocks = tuple(f"block{i}" for i in range(sum(d.stages)))
         self.units = ("stem", *self.blocks, "head")
+        self.smooth_options = {} if d.smooth else {"smooth": True}
         self._shapes = dict(zip(self.blocks, _shapes(d), strict=True))
         self._channels = self._shapes[self.blocks[-1]].outputs
 
