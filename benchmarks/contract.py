@@ -139,6 +139,7 @@ class Model(ABC):
         """Let layers that look at the whole batch find the other data ranks; called once with each new part.
 
         By default no layer does."""
+        assert not self.mixes_rows
 
     def incomparable(self, cell: Cell) -> str | None:
         """Why a step of the cell is another one than the single-device step on the whole batch, in one sentence; None if

@@ -188,13 +188,13 @@ class Model(ImageModel):
         ranks, microbatches = cell.layout.degree("dp"), cell.batch.microbatches
         if microbatches > 1:
             return (
-                f"batch norm takes its statistics over one of {microbatches} microbatches at a time, and the single-device step "
-                "over the whole batch: only with one microbatch are they the same function"
+                f"batch norm takes its statistics over one of {microbatches} microbatches at a time, and the single-device "
+                "step over the whole batch: only with one microbatch are they the same function"
             )
         if ranks > 1 and not self.dimensions.synchronised:
             return (
-                f"local batch norm takes its statistics over one of {ranks} data ranks' images, and the single-device step over "
-                "all of them: with [synchronised=true] they are the same function"
+                f"local batch norm takes its statistics over one of {ranks} data ranks' images, and the single-device step "
+                "over all of them: with [synchronised=true] they are the same function"
             )
         return None
 
