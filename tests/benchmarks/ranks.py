@@ -29,8 +29,7 @@ def _engine(payload: dict[str, Any], seat: Seat, **options: Any) -> Iterator[tup
 
 
 def _batch(cell: Cell, world: World, step: int) -> Batch:
-    vocabulary = models.load(cell.model).parameter_shapes["embedding.token.weight"][0]
-    inputs, targets = data.Text(cell.data, cell.seed).batch(step, cell.batch.global_size, cell.batch.sequence, vocabulary)
+    inputs, targets = models.load(cell.model).samples(cell).batch(step, cell.batch.global_size)
     return data.share(inputs, targets, world.coordinate("dp"), world.degrees["dp"])
 
 

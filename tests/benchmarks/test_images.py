@@ -16,7 +16,7 @@ def test_the_digits_are_scikit_learns() -> None:
     known = {tuple(pixels): label for pixels, label in zip(*load_digits(return_X_y=True), strict=True)}
     pixels, labels = Digits(0).batch(0, 500)
     assert pixels.shape == (500, 64) and labels.dtype == torch.int64
-    assert [known[tuple((row + 1) * 8)] for row in pixels.tolist()] == labels.tolist()
+    assert [known[tuple(row)] for row in ((pixels + 1) * 8).tolist()] == labels.tolist()
     assert set(labels.tolist()) == set(range(images.CLASSES))
 
 
