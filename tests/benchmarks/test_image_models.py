@@ -19,7 +19,7 @@ from benchmarks.compose import illegal
 from benchmarks.contract import Chain, Model
 from benchmarks.errors import UsageError
 from benchmarks.models import resnet
-from benchmarks.models._batch_norm import BatchNorm
+from benchmarks.models._batch_norm import BatchNorm, synchronise
 from benchmarks.reference import smooth, stand_in, verification_model
 from benchmarks.site import Site
 from tests.parity.conftest import cell
@@ -274,6 +274,19 @@ def test_only_data_ranks_make_a_norm_a_common_one() -> None:
     before = [type(module) for module in chain.modules()]
     model.share_batch(chain, Alone())
     assert [type(module) for module in chain.modules()] == before
+
+
+def test_on_gpus_a_common_norm_is_torchs_own() -> None:
+    model = models.load("resnet-tiny[synchronised=true]")
+    chain = whole(model)
+    before, group = dict(chain.named_parameters()), object()
+    synchronise(chain, group, "cuda")
+    norms = [module for module in chain.modules() if isinstance(module, nn.modules.batchnorm._BatchNorm)]
+    assert len(norms) == 1 + 4 * 2 + 3
+    assert all(type(norm) is nn.SyncBatchNorm and norm.process_group is group for norm in norms)
+    after = dict(chain.named_parameters())
+    assert list(after) == list(before) and all(after[name] is parameter for name, parameter in before.items())
+    assert not dict(chain.named_buffers())
 
 
 def test_a_jumping_gradient_is_verified_smooth() -> None:
