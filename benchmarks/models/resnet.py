@@ -172,8 +172,14 @@ class Model(ImageModel):
         return Block(self._shapes[unit], d)
 
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
+        if len(shape) == 1 and name.endswith("bias"):
+            return torch.zeros(shape)
         if len(shape) == 1:
-            return torch.zeros(shape) if name.endswith("bias") else torch.ones(shape)
+            # So many blocks add up in the stream; begun at 1 throughout, gradients of deep sizes explode.
+            ends_block = name.endswith(
+                "convolutions.2.norm.weight" if self.dimensions.bottleneck else "convolutions.1.norm.weight"
+            )
+            return torch.full(shape, len(self.blocks) ** -0.5 if ends_block else 1.0)
         # He et al., Delving Deep into Rectifiers, 2015, by what a filter reaches; the head's Linear by what reaches it.
         reach = shape[1] if len(shape) == 2 else shape[0] * math.prod(shape[2:])
         deviation = ((1 if len(shape) == 2 else 2) / reach) ** 0.5

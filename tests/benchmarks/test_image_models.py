@@ -193,6 +193,8 @@ def test_resnet(name: str) -> None:
 def test_initial_values_keep_the_size_of_signals() -> None:
     deviation = initialize.full(models.load("resnet-18"), "block2.convolutions.0.filter.weight", 0).std().item()
     assert deviation == pytest.approx((2 / (128 * 9)) ** 0.5, rel=0.01)  # He et al., 2015, by what a filter reaches
+    last = initialize.full(models.load("resnet-50"), "block4.convolutions.2.norm.weight", 0)
+    assert torch.equal(last, torch.full((512,), 0.25)), "16 blocks add up in the stream"
     stream = batch(models.load("mlp-tiny"), 64)[0]
     for unit in whole(models.load("mlp-tiny[blocks=16]")).children():
         stream = unit(stream)
