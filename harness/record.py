@@ -28,8 +28,8 @@ class Verification(_Data):
     reference: str
     """Cell id of the single-device reference."""
     model: str
-    """The model as verified: `shallow`, of fewer blocks than the cell's, where the whole one does not fit one device; `smooth`
-    where the gradient of the cell's own jumps."""
+    """The model as verified: `shallow`, of fewer blocks than the cell's, where the whole one does not fit one device, or batch
+    norm in 16 bits magnifies rounding; `smooth` where the gradient of the cell's own jumps."""
     losses: list[float] = []
     reference_losses: list[float] = []
     gradient_norms: list[float | None] = []

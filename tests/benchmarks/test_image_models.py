@@ -303,7 +303,7 @@ def test_a_jumping_gradient_is_verified_smooth() -> None:
     ("name", "layout", "verified"),
     [
         ("resnet-50", "dp=8:ddp", "resnet-50[smooth=true,stage1=1,stage2=1,stage3=1,stage4=1]"),
-        ("resnet-50", "pp=8:gpipe", "resnet-50[smooth=true,stage1=3,stage2=3,stage3=1,stage4=1]"),
+        ("resnet-50", "pp=8:gpipe", "resnet-50[smooth=true,stage2=3,stage3=1,stage4=1]"),
         ("mlp-stack", "pp=4:gpipe", "mlp-stack[blocks=4]"),
     ],
 )
@@ -311,6 +311,19 @@ def test_what_does_not_fit_is_verified_shallow(name: str, layout: str, verified:
     asked = cell(layout, model=name, batch={"global": 8}, protocol={"reference_bytes": 1})
     assert verification_model(asked, 1) == verified
     assert "shallow" in stand_in(name, verified)
+
+
+@pytest.mark.parametrize(
+    ("name", "precision", "verified"),
+    [
+        ("resnet-18", "fp32", "resnet-18[smooth=true]"),
+        ("resnet-18", "bf16", "resnet-18[smooth=true,stage1=1,stage2=1,stage3=1,stage4=1]"),
+        ("resnet-tiny", "fp16", "resnet-tiny[smooth=true]"),
+        ("mlp-stack", "bf16", "mlp-stack"),
+    ],
+)
+def test_batch_norm_in_16_bits_is_verified_shallow(name: str, precision: str, verified: str) -> None:
+    assert verification_model(cell("dp=2:ddp", model=name, precision=precision), 0) == verified
 
 
 def test_the_estimate_covers_feature_maps() -> None:

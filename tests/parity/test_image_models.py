@@ -21,7 +21,7 @@ HYBRIDS = ["pp=2:gpipe,dp=2:fsdp", "pp=2:manual,dp=2:ddp", "pp=2:devices,dp=2:ze
 WHOLE = "pp=2:1f1b,tp=2:dtensor,dp=2:ddp"
 TOLERANCE = {
     "mlp": {"fp32": (1e-6, 1e-5, 1e-3), "bf16": (5e-3, 2e-2, 2e-2), "fp16": (5e-3, 2e-2, 2e-2)},
-    "resnet": {"fp32": (1e-5, 1e-3, 5e-3), "bf16": (2e-2, 1e-1, 3e-1), "fp16": (5e-3, 2e-2, 5e-2)},
+    "resnet": {"fp32": (1e-5, 1e-3, 5e-3), "bf16": (2e-2, 1e-1, 4e-1), "fp16": (5e-3, 2e-2, 5e-2)},
 }
 """Loss, gradient norm, update: written again here, so that no change of the policy goes unseen."""
 
