@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
 from benchmarks import models
-from benchmarks.cell import Cell, Optimizer
+from benchmarks.cell import STANDARD_LIBRARY, Cell, Optimizer
 from benchmarks.contract import (
     Assembly,
     Batch,
@@ -70,6 +70,8 @@ def compose(
         precision = dataclasses.replace(precision, loss_scale=loss_scale)
 
     parts = pipeline.split(model, cell, world) if isinstance(pipeline, PipelineParallel) else [_whole(model)]
+    for part in parts:
+        model.share_batch(part.module, world)
     assembly = Assembly(
         model=model,
         parts=parts,
@@ -172,7 +174,9 @@ def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:
             f"a global batch of {batch.global_size} cannot be cut into {dp} data ranks x {batch.microbatches} microbatches: "
             f"use a multiple of {dp * batch.microbatches}"
         )
-    if batch.sequence > model.longest_sequence:
+    if model.longest_sequence is None and cell.data != STANDARD_LIBRARY:
+        return f"{cell.model} is trained on images and cannot read the text {cell.data!r}: leave --text out"
+    if model.longest_sequence is not None and batch.sequence > model.longest_sequence:
         return f"{batch.sequence} tokens are more than {cell.model}'s {model.longest_sequence}: use a shorter sequence"
     if pp > len(model.units):
         return f"{cell.model} has {len(model.units)} units, which cannot make {pp} stages: use at most pp={len(model.units)}"

@@ -52,6 +52,16 @@ TRAITS = frozenset(
 # ------------------------------------------------------------------------------------------------ models
 
 
+class Samples(Protocol):
+    """What a model trains on: from it, the same global batches in the same order for every layout and world size."""
+
+    def batch(self, step: int, rows: int) -> tuple[Tensor, Tensor]:
+        """Inputs and targets of one step's global batch of `rows` samples, on the CPU."""
+
+    def describe(self) -> dict[str, str | int]:
+        """What a record says of it: `source`, `sha256`, and how much there is."""
+
+
 class Plan(NamedTuple):
     """One row of a model's tensor plan: which modules are cut, and how."""
 
@@ -79,6 +89,14 @@ class Model(ABC):
     """The repeated units: what checkpointing recomputes and sharded data parallelism gathers."""
     tensor_plan: tuple[Plan, ...]
     """How tensor parallelism cuts it; patterns match `<unit>.<module>`."""
+    mixes_rows: bool = False
+    """Whether a sample's output depends on the others in its batch, so that the batch may not be cut for convenience."""
+    smooth_options: Mapping[str, bool] = {}
+    """The options of the model that is verified in its place, where its own gradient jumps: with a ReLU, a rounding error of
+    one activation decides whether there is a gradient, and two layouts that are both right come out different."""
+    step_length: float = 0.3
+    """How far the first step of verification moves all weights together. Much longer steps diverge; shorter ones drown in the
+    rounding of the weights, so that updates cannot be compared."""
     tied: Mapping[str, str]
     """Parameter name -> name of the parameter that it *is*, for example `{"head.linear.weight": "embedding.token.weight"}`."""
 
@@ -91,8 +109,16 @@ class Model(ABC):
         """The initial fp32 value of one parameter, by its single-device name, on the CPU."""
 
     @abstractmethod
+    def samples(self, cell: Cell) -> Samples:
+        """What it trains on in a cell."""
+
+    @abstractmethod
+    def example(self, rows: int, sequence: int) -> Tensor:
+        """The shape and dtype of an input batch: a tensor on the meta device."""
+
+    @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean loss in fp32. Shapes: output (rows, sequence, vocabulary), target (rows, sequence)."""
+        """Mean loss in fp32. Shapes: the last unit's output, and the targets of `samples`."""
 
     @abstractmethod
     def boundary(self, unit: str, rows: int, sequence: int) -> tuple[int, ...]:
@@ -109,10 +135,35 @@ class Model(ABC):
     def tensor_problem(self, degree: int) -> str | None:
         """Why the model cannot be cut `degree` ways by tensor parallelism, in one sentence; None if it can."""
 
+    def share_batch(self, module: nn.Module, world: World) -> None:
+        """Let layers that look at the whole batch find the other data ranks; called once with each new part.
+
+        By default no layer does."""
+        assert not self.mixes_rows
+
+    def incomparable(self, cell: Cell) -> str | None:
+        """Why a step of the cell is another one than the single-device step on the whole batch, in one sentence; None if
+        it must be the same. By default it must: a mean over rows is the mean over equal shares of them."""
+        return None
+
+    def shallow(self, blocks: int) -> Mapping[str, int]:
+        """The options that make it a model of the same widths with about so many blocks."""
+        return {"blocks": blocks}
+
+    def activation_bytes(self, rows: int, sequence: int) -> int:
+        """A cautious estimate of what one forward of the blocks keeps for backward.
+
+        By default the blocks' matrix products, one row for each token: what backward keeps of one is its input and what
+        follows from its output, in fp32 or as two 16-bit copies, once as it is and once after the element-wise operation
+        beside it."""
+        shapes = (s for name, s in self.parameter_shapes.items() if len(s) == 2 and name.startswith(self.blocks))
+        tokens = rows * (1 if self.longest_sequence is None else sequence)
+        return tokens * sum(8 * sum(shape) for shape in shapes)
+
     @property
     @abstractmethod
-    def longest_sequence(self) -> int:
-        """The largest number of tokens in a sample."""
+    def longest_sequence(self) -> int | None:
+        """The largest number of tokens in a sample; None where samples are no sequences of tokens."""
 
     @property
     @abstractmethod
@@ -124,7 +175,9 @@ class Model(ABC):
         return sum(math.prod(shape) for shape in self.parameter_shapes.values())
 
     def training_flops(self, rows: int, sequence: int, *, causal: bool = True) -> int:
-        """FLOPs of forward and backward of one batch: three times the forward, as every matrix product has two gradients."""
+        """FLOPs of forward and backward of one batch: three times the forward, as every matrix product has two gradients.
+
+        To be overridden where a product with the input, which needs no gradient, has only one."""
         return 3 * sum(self.forward_flops(u, rows, sequence, causal=causal) for u in self.units)
 
 
@@ -141,7 +194,7 @@ class Chain(nn.Module):
             self.add_module(name, unit)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Shapes: (rows, sequence) tokens or (rows, sequence, hidden) in, the last unit's output out."""
+        """The first unit's input in, the last unit's output out."""
         for unit in self.children():
             x = unit(x)
         return x
@@ -236,9 +289,9 @@ class Batch(NamedTuple):
     """One data rank's share of a global batch, on the rank's device."""
 
     inputs: Tensor
-    """(rows, sequence) tokens."""
+    """Rows first: (rows, sequence) tokens, or (rows, ...) images."""
     targets: Tensor
-    """(rows, sequence) tokens."""
+    """(rows, sequence) tokens, or (rows,) labels."""
 
 
 # ------------------------------------------------------------------------------------------------ strategies

@@ -18,16 +18,12 @@ from torch import Tensor, nn
 from benchmarks import initialize, models
 from benchmarks.cell import Batch, Cell, Optimizer, Protocol
 from benchmarks.contract import Model
-from benchmarks.data import Text
 
 VERIFICATION_LOSS_SCALE = 2.0**12
 """Loss factor x initial loss scale of 16-bit verification. How large a scale overflows depends on how the batch is cut, as a
 part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
 LEAST_GRADIENT_NORM = 4.0
 """Of every step: a framework that clips at 1.0 without being asked then changes each of them."""
-STEP_LENGTH = 0.3
-"""How far the first step moves all weights together. Much longer steps diverge; shorter ones drown in the rounding of
-the weights, so that updates cannot be compared."""
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -72,28 +68,43 @@ def reference_cell(cell: Cell) -> Cell:
 
 
 def verification_model(cell: Cell, device_bytes: int) -> str:
-    """The model to verify `cell` with: its own if the reference fits one device, else the same widths with fewer blocks.
+    """The model to verify `cell` with: its own, or `smooth` where its gradient jumps, if the reference fits one device;
+    else the same widths with fewer blocks. Those also stand in where samples see each other in 16 bits: every batch norm
+    magnifies rounding, until in a deep model nothing can be compared.
 
     Args:
         device_bytes: what the reference may use; 0: unknown, taken to be enough.
     """
-    model = models.load(cell.model)
-    if not device_bytes or reference_bytes(model, cell.batch) <= device_bytes:
-        return cell.model
+    name = smooth(cell.model)
+    model = models.load(name)
+    fits = not device_bytes or reference_bytes(model, cell.batch) <= device_bytes
+    if fits and not (model.mixes_rows and cell.precision != "fp32"):
+        return name
     fewest = min(len(model.blocks), max(2, cell.layout.degree("pp")))
-    return models.with_options(cell.model, blocks=fewest)
+    whole = models.parse(name).dimensions
+    changed = {option: value for option, value in model.shallow(fewest).items() if whole[option] != value}
+    return models.with_options(name, **changed) if changed else name
+
+
+def smooth(name: str) -> str:
+    """The model whose step speaks for that of the model `name`; the same where its gradient does not jump."""
+    options = models.load(name).smooth_options
+    return models.with_options(name, **options) if options else name
+
+
+def stand_in(name: str, verified: str) -> str:
+    """In which ways the model `verified` differs from the model `name`: `shallow`, `smooth`, both, or none."""
+    ways = {"shallow": verified != smooth(name), "smooth": smooth(name) != name}
+    return ", ".join(way for way, differs in ways.items() if differs)
 
 
 def reference_bytes(model: Model, batch: Batch) -> int:
     """A cautious estimate of what the reference of `model` needs at its peak."""
-    rows = min(batch.global_size, _chunk_rows(batch.sequence))
-    # What backward keeps of a matrix product is its input and what follows from its output: in fp32 or as two 16-bit
-    # copies, once as it is and once after the element-wise operation beside it.
-    per_token = sum(8 * sum(s) for n, s in model.parameter_shapes.items() if len(s) == 2 and n.startswith(model.blocks))
+    rows = min(batch.global_size, _chunk_rows(model, batch.global_size, batch.sequence))
     # Logits in the compute dtype and in fp32, their softmax and their gradient.
     logits = math.prod(model.boundary(model.units[-1], rows, batch.sequence))
     # Weight, gradient, a 16-bit copy of each, and as much again for what the allocator cannot use.
-    return 16 * model.parameter_count() + rows * batch.sequence * per_token + 16 * logits
+    return 16 * model.parameter_count() + model.activation_bytes(rows, batch.sequence) + 16 * logits
 
 
 def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path) -> Reference:
@@ -127,22 +138,22 @@ def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tup
     model = models.load(cell.model)
     module = _whole(model, cell.seed).to(device)
     parameters = dict(module.named_parameters())
-    text = Text(cell.data, cell.seed)
-    vocabulary = model.boundary(model.units[-1], 1, 1)[-1]
+    samples = model.samples(cell)
+    rows = _chunk_rows(model, cell.batch.global_size, cell.batch.sequence)
     optimizer = torch.optim.SGD(parameters.values())
     scaler = torch.amp.GradScaler(device.type, VERIFICATION_LOSS_SCALE / factor, enabled=cell.precision == "fp16")
     clip = cell.clip or math.inf
 
     losses, norms, skipped, learning_rate = [], [], [], None
     for step in range(steps):
-        batch = text.batch(step, cell.batch.global_size, cell.batch.sequence, vocabulary)
+        batch = samples.batch(step, cell.batch.global_size)
         scale = scaler.get_scale()
         optimizer.zero_grad()
-        losses.append(_accumulate(model, module, batch, cell.precision, device, factor=factor, scaler=scaler))
+        losses.append(_accumulate(model, module, batch, rows, cell.precision, device, factor=factor, scaler=scaler))
         scaler.unscale_(optimizer)
         norm = nn.utils.clip_grad_norm_(parameters.values(), clip).item()
         if learning_rate is None and 0 < norm < math.inf:
-            learning_rate = STEP_LENGTH / min(clip, norm)
+            learning_rate = model.step_length / min(clip, norm)
             optimizer.param_groups[0]["lr"] = learning_rate
         scaler.step(optimizer)
         scaler.update()
@@ -165,28 +176,32 @@ def _whole(model: Model, seed: int) -> nn.Sequential:
     return module
 
 
-def _chunk_rows(sequence: int) -> int:
-    return max(1, CHUNK_TOKENS // sequence)
+def _chunk_rows(model: Model, rows: int, sequence: int) -> int:
+    """Into pieces of how many rows a step's batch is cut."""
+    if model.mixes_rows:
+        return rows
+    return max(1, CHUNK_TOKENS // (1 if model.longest_sequence is None else sequence))
 
 
 def _accumulate(
     model: Model,
     module: nn.Module,
     batch: tuple[Tensor, Tensor],
+    rows: int,
     precision: str,
     device: torch.device,
     *,
     factor: float,
     scaler: torch.amp.GradScaler,
 ) -> float:
-    """Add the gradient of factor x mean loss of `batch` to the parameters'. Returns the mean loss without the factor."""
-    rows, sequence = batch[0].shape
-    pieces = zip(*(tensor.to(device).split(_chunk_rows(sequence)) for tensor in batch), strict=True)
+    """Add the gradient of factor x mean loss of `batch`, in pieces of so many rows, to the parameters'. Returns the mean
+    loss without the factor."""
+    pieces = zip(*(tensor.to(device).split(rows) for tensor in batch), strict=True)
     total = torch.zeros((), device=device)
     for inputs, targets in pieces:
         with torch.autocast(device.type, dtype=COMPUTE[precision], enabled=precision != "fp32"):
             output = module(inputs)
-        loss = model.loss(output, targets) * (inputs.size(0) / rows)
+        loss = model.loss(output, targets) * (inputs.size(0) / batch[0].size(0))
         scaler.scale(loss * factor).backward()
         total += loss.detach()
     return total.item()

@@ -103,10 +103,10 @@ class _Attempt:
             raise _Ended(reference.status, reason, phase="verify", log_tail=reference.log_tail)
         verified = self.cell.model_copy(update={"model": reference["model"]})
         findings = self._run("verify", verified, {"verify": self.cell.protocol.verify_limit}, reference=reference)
-        self.shallow = reference["model"] != self.cell.model
-        verification = verdict.judge(findings, reference, precision=self.cell.precision, shallow=self.shallow)
+        self.stand_in = reference["stand_in"]
+        verification = verdict.judge(findings, reference, precision=self.cell.precision)
         self.found["verification"] = verification
-        still = verdict.unmoved(findings, precision=self.cell.precision)
+        still = verdict.unmoved(findings, reference, precision=self.cell.precision)
         if still:
             names = still[0] + (f" and {len(still) - 1} more" if still[1:] else "")
             caveat = f"unverified: {names} must not move and do not, which is all that is known of their gradients"
@@ -118,13 +118,13 @@ class _Attempt:
         """Observe, time and probe the cell."""
         limit = self.cell.protocol.measure_limit
         limits = {"probe": limit, "warmup": limit, "measure": limit}
-        ranks = self._run("measure", self.cell, limits, compare_copies=self.shallow)
+        ranks = self._run("measure", self.cell, limits, compare_copies=bool(self.stand_in))
         self.found["caveats"] += dict.fromkeys(caveat for rank in ranks for caveat in rank["caveats"])
         findings = [rank["finding"] for rank in ranks]
         observed = observation.merge(findings, knobs=ranks[0]["knobs"], data=ranks[0]["data"])
         self.found["observed"] = observed
         self._refuse(observation.problem(observed, findings, self.cell), "probe")
-        if self.shallow:
+        if self.stand_in:
             self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
         losses = [rank["final_loss"] for rank in ranks if rank["final_loss"] is not None]
         loss = sum(losses) / len(losses) if losses else math.nan

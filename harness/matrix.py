@@ -15,7 +15,8 @@ of a cell, and where a field holds a list the group is multiplied by it:
 Multiplied are model, layout (over the worlds, where a degree is open), precision, checkpointing, offload, compile,
 clip, seed and the three fields of `batch`. With `scaling: weak`, `batch.global` counts samples per device. A group with
 a `device` of its own is left out on other kinds. A world that a layout's other degrees do not divide gives no cell; where
-all worlds were written as numbers, one at least must do so. A cell that comes out twice stands once.
+all worlds were written as numbers, one at least must do so. A cell that comes out twice stands once. `batch.sequence` is
+left out of the cells of models that train on images.
 """
 
 from __future__ import annotations
@@ -246,7 +247,7 @@ def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
             offload=offload,
             compile=compiled,
             clip=clip,
-            batch=Batch(global_size=rows * scale, microbatches=microbatches, sequence=sequence),
+            batch=_batch(model, rows * scale, microbatches, sequence),
             optimizer=group.optimizer,
             seed=seed,
             data=group.data,
@@ -254,6 +255,12 @@ def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
         )
         if not any(excluded(cell, exclusion) for exclusion in exclusions):
             yield cell
+
+
+def _batch(model: str, rows: int, microbatches: int, sequence: int) -> Batch:
+    """What is trained on in a step; a sequence means nothing to a model of images, and shall not multiply its cells."""
+    tokens = {"sequence": sequence} if models.reads_text(model) else {}
+    return Batch(global_size=rows, microbatches=microbatches, **tokens)
 
 
 def _layouts(group: Group, site: Site, where: str) -> list[Layout]:

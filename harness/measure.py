@@ -26,7 +26,8 @@ from harness.probes import MOST, SETTLED, probes
 from harness.statistics import median, movement, steady
 
 MOST_BATCHES = 512
-"""So many batches are made ahead of the timed steps; more steps train on them again."""
+MOST_BATCH_BYTES = 2**29
+"""So many batches, or bytes of them, are made ahead of the timed steps; more steps train on them again."""
 LEDGER_TOLERANCE = 0.02
 """By which a rank's steps may differ from its own wall time."""
 
@@ -137,7 +138,9 @@ class _Timed:
 
 def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
     """Train `count` steps and look at nothing but the clock; devices are synchronised at both ends alone."""
-    ready = [batches.take() for _ in range(min(count, MOST_BATCHES))]
+    ready = [batches.take()]
+    most = min(count, MOST_BATCHES, MOST_BATCH_BYTES // sum(tensor.nbytes for tensor in ready[0]))
+    ready += [batches.take() for _ in range(most - 1)]
     clock = _clock(world, count)
     gc.collect()
     gc.freeze()

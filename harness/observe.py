@@ -25,7 +25,7 @@ from benchmarks.contract import Chain, Engine, Part
 from benchmarks.world import World
 
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
-MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "_scaled_mm"}
+MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_mm"}
 FUSED_ATTENTION = {
     "_scaled_dot_product_flash_attention": "flash",
     "_scaled_dot_product_flash_attention_for_cpu": "flash",

@@ -14,6 +14,7 @@ from benchmarks.cell import Cell
 SCHEMA = 1
 
 Status = Literal["ok", "skipped", "oom", "timeout", "crashed", "diverged"]
+Verdict = Literal["passed", "passed (shallow)", "passed (smooth)", "passed (shallow, smooth)", "failed", "not comparable"]
 Phase = Literal["build", "verify", "warmup", "measure", "probe"]
 
 
@@ -27,7 +28,8 @@ class Verification(_Data):
     reference: str
     """Cell id of the single-device reference."""
     model: str
-    """The model as verified; fewer blocks than the cell's where the whole one does not fit one device."""
+    """The model as verified: `shallow`, of fewer blocks than the cell's, where the whole one does not fit one device, or batch
+    norm in 16 bits magnifies rounding; `smooth` where the gradient of the cell's own jumps."""
     losses: list[float] = []
     reference_losses: list[float] = []
     gradient_norms: list[float | None] = []
@@ -40,7 +42,7 @@ class Verification(_Data):
     worst_parameter: str | None = None
     tolerance: dict[str, float] = {}
     """`loss`, `gradient_norm`, `update`."""
-    verdict: Literal["passed", "passed (shallow)", "failed", "not comparable"]
+    verdict: Verdict
     why: str | None = None
     """Why it failed or cannot be compared."""
 
@@ -62,7 +64,7 @@ class Observed(_Data):
     knobs: dict[str, Any] = {}
     """The values of all knobs of the layout's implementations, defaults included."""
     data: dict[str, Any] = {}
-    """`source`, `sha256`, `bytes` of the text."""
+    """`source`, `sha256`, `bytes` of the text; of images their number `images`."""
 
 
 class Metric(_Data):
@@ -108,8 +110,8 @@ class Record(_Data):
     """Seconds the harness spent, by part: start, build, verify, warmup, measure, probe."""
     samples: Samples = Samples()
     metrics: dict[str, Metric] = {}
-    """By name. Of every measured cell: step_seconds (s), tokens_per_second, tokens_per_second_per_device (tokens/s),
-    samples_per_second, samples_per_second_per_device (samples/s), model_flops_per_second,
+    """By name. Of every measured cell: step_seconds (s), samples_per_second, samples_per_second_per_device (samples/s), of one
+    that trains on text also tokens_per_second, tokens_per_second_per_device (tokens/s), model_flops_per_second,
     model_flops_per_second_full_attention, hardware_flops_per_second (FLOP/s, all devices), final_loss (nats).
     Of every probed cell, largest rank first and `per_rank`: peak_memory_bytes (allocated on CUDA, tracked tensors on CPU),
     and what was live at that peak: memory_parameters_bytes, memory_gradients_bytes, memory_optimizer_state_bytes,

@@ -21,7 +21,7 @@ from torch import Tensor
 from benchmarks import initialize, models
 from benchmarks.cell import Cell
 from benchmarks.contract import Engine, Model
-from benchmarks.reference import reference_cell, train, verification_model
+from benchmarks.reference import reference_cell, stand_in, train, verification_model
 from benchmarks.world import World
 from harness.batches import Batches
 from harness.settings import pin
@@ -35,7 +35,8 @@ def reference(payload: dict[str, Any]) -> dict[str, Any]:
             `threads`; `folder`, where references are kept.
 
     Returns:
-        `cell`: id of the reference; `model`: as verified; `parameters`: names; `parameters_file`; and the fields of
+        `cell`: id of the reference; `model`: as verified; `stand_in`: how that differs from the cell's own, in words;
+        `mixes_rows`: whether its samples see each other; `parameters`: names; `parameters_file`; and the fields of
         `benchmarks.reference.Reference`.
     """
     cell = Cell.model_validate(payload["cell"])
@@ -50,6 +51,7 @@ def reference(payload: dict[str, Any]) -> dict[str, Any]:
         answer = {
             "cell": single.id,
             "model": model,
+            "mixes_rows": models.load(model).mixes_rows,
             "parameters": list(models.load(model).parameter_shapes),
             "parameters_file": str(file),
             **dataclasses.asdict(found),
@@ -57,7 +59,7 @@ def reference(payload: dict[str, Any]) -> dict[str, Any]:
         half = kept.with_suffix(".new")
         half.write_text(json.dumps(answer))
         half.replace(kept)
-    return json.loads(kept.read_text())
+    return {**json.loads(kept.read_text()), "stand_in": stand_in(cell.model, model)}
 
 
 def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) -> dict[str, Any]:
@@ -69,8 +71,8 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
         reference: what `reference` returned.
 
     Returns:
-        `losses` and `norms` by step (None: not on this rank, or skipped), `skipped` by step, and by parameter name
-        `parameters`: see `_compare`.
+        `losses` and `norms` by step (None: not on this rank, or skipped), `skipped` by step, `incomparable`: why the
+        reference's step is another one, and by parameter name `parameters`: see `_compare`.
     """
     model = models.load(cell.model)
     start = {name: _before(model, name, tensor, cell.seed) for name, tensor in engine.parameters()}
@@ -81,6 +83,7 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
         "losses": [None if r.loss is None else float(r.loss) for r in results],
         "norms": [None if r.norm is None else float(r.norm) for r in results],
         "skipped": [bool(r.skipped) for r in results],
+        "incomparable": model.incomparable(cell),
         "parameters": {
             name: _compare(name, tensor, wanted.get(name), start.get(name), model, cell.seed, steps=len(results))
             for name, tensor in engine.parameters()

@@ -95,6 +95,16 @@ def check_name(name: str) -> None:
     parse(name)
 
 
+def reads_text(name: str) -> bool:
+    """Whether a sample is a row of tokens, so many as a cell's `sequence` says; else it is an image. The sizes tell: only a
+    model of text has a vocabulary.
+
+    Raises:
+        UsageError: what `parse` raises.
+    """
+    return "vocabulary" in parse(name).dimensions
+
+
 def with_options(name: str, **options: Dimension) -> str:
     """The name of the same model with further dimensions replaced.
 

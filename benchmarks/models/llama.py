@@ -17,10 +17,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from benchmarks import contract
 from benchmarks.contract import Plan
 from benchmarks.errors import UsageError
 from benchmarks.models._shapes import parameter_shapes
+from benchmarks.models._text import TextModel
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,7 +160,7 @@ class Head(nn.Module):
         return self.linear(self.norm(x))
 
 
-class Model(contract.Model):
+class Model(TextModel):
     """What strategies must know of Llama."""
 
     tensor_plan = (
@@ -202,9 +202,6 @@ class Model(contract.Model):
             # So many products add up in the residual stream.
             deviation /= (2 * self.dimensions.blocks) ** 0.5
         return torch.empty(shape).normal_(0.0, deviation, generator=generator)
-
-    def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        return F.cross_entropy(output.float().flatten(0, 1), target.flatten())
 
     def boundary(self, unit: str, rows: int, sequence: int) -> tuple[int, ...]:
         return (rows, sequence, self.dimensions.vocabulary if unit == "head" else self.dimensions.hidden)

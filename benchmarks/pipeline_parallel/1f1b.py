@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from torch.distributed.pipelining import Schedule1F1B
 
 from benchmarks.cell import Cell
+from benchmarks.contract import Model
 from benchmarks.pipeline_parallel._torch_schedule import TorchPipeline
 from benchmarks.site import Site
 

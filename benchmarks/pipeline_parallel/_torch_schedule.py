@@ -97,7 +97,7 @@ def _shapes(model: Model, cell: Cell, index: int) -> dict[str, Tensor]:
     spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     if index == 0:
-        given = torch.empty(rows, sequence, dtype=torch.int64, device="meta")
+        given = model.example(rows, sequence)
     else:
         given = torch.empty(model.boundary(spread[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
     output = torch.empty(model.boundary(spread[index][-1], rows, sequence), device="meta", requires_grad=True)

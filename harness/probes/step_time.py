@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
+from benchmarks import models
 from harness.probes import Evidence
 from harness.record import Metric
 from harness.statistics import bootstrap_interval, largest_of_ranks, median
 
 
 def metrics(evidence: Evidence) -> dict[str, Metric]:
-    """`step_seconds`, throughput in tokens and samples, as a whole and by device, and the last loss.
+    """`step_seconds`, throughput in samples and, of text, in tokens, as a whole and by device, and the last loss.
 
     Throughput is what was trained on over the wall time between the two barriers; its interval has the width of that of
     the mean step.
@@ -27,7 +28,10 @@ def metrics(evidence: Evidence) -> dict[str, Metric]:
     mean = sum(steps) / len(steps)
     fastest, slowest = bootstrap_interval(steps, np.mean)
     per_second = len(steps) / max(evidence.wall_seconds)
-    for unit, amount in (("samples", batch.global_size), ("tokens", batch.global_size * batch.sequence)):
+    amounts = {"samples": batch.global_size}
+    if models.reads_text(evidence.cell.model):
+        amounts["tokens"] = batch.global_size * batch.sequence
+    for unit, amount in amounts.items():
         for suffix, share in (("", 1), ("_per_device", devices)):
             value = amount * per_second / share
             found[f"{unit}_per_second{suffix}"] = Metric(

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from benchmarks import models
 from benchmarks.cell import STANDARD_LIBRARY, Cell
 from benchmarks.errors import UsageError
 from harness import store
@@ -81,7 +82,6 @@ def _reason(record: Record) -> str:
 def _asked(cell: Cell) -> str:
     devices = f"{cell.devices} device{'s' if cell.devices > 1 else ''}"
     processes = f"{cell.processes} process{'es' if cell.processes > 1 else ''}"
-    text = "the source of Python's standard library" if cell.data == STANDARD_LIBRARY else f"the text {cell.data}"
     parts = (
         f"in {cell.batch.microbatches} microbatches per data rank"
         if cell.batch.microbatches > 1
@@ -91,10 +91,27 @@ def _asked(cell: Cell) -> str:
     clip = f"gradients clipped to a global norm of {cell.clip:g}" if cell.clip else "gradients not clipped"
     optimizer = cell.optimizer
     return (
-        f"train {cell.model} on {text}, spread over {devices} as {cell.layout} by {processes}, in {cell.precision} "
-        f"{checkpointing}. One step takes {cell.batch.global_size} samples of {cell.batch.sequence} tokens, {parts}; {clip}; "
+        f"train {cell.model} on {_data(cell)}, spread over {devices} as {cell.layout} by {processes}, in {cell.precision} "
+        f"{checkpointing}. One step takes {cell.batch.global_size} samples{_tokens(cell)}, {parts}; {clip}; "
         f"{optimizer.name} with learning rate {optimizer.learning_rate:g}; seed {cell.seed}."
     )
+
+
+def _reads_text(cell: Cell) -> bool:
+    try:
+        return models.reads_text(cell.model)
+    except UsageError:  # a model of another version
+        return True
+
+
+def _data(cell: Cell) -> str:
+    if not _reads_text(cell):
+        return "images of handwritten digits"
+    return "the source of Python's standard library" if cell.data == STANDARD_LIBRARY else f"the text {cell.data}"
+
+
+def _tokens(cell: Cell) -> str:
+    return f" of {cell.batch.sequence} tokens" if _reads_text(cell) else ""
 
 
 def _verified(check: Verification | None) -> str:
@@ -150,7 +167,7 @@ def _observed(record: Record) -> str:
     if seen.knobs:
         lines.append("knobs were " + ", ".join(f"{name} {value}" for name, value in seen.knobs.items()))
     if seen.data:
-        lines.append("the text was " + ", ".join(f"{name} {value}" for name, value in seen.data.items()))
+        lines.append("the data was " + ", ".join(f"{name} {value}" for name, value in seen.data.items()))
     return "Observed:\n" + "\n".join(f"  {line}." for line in lines)
 
 

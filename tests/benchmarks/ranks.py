@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -12,6 +13,7 @@ from benchmarks import data, models
 from benchmarks.cell import Cell
 from benchmarks.compose import compose
 from benchmarks.contract import Batch, Engine
+from benchmarks.models._batch_norm import BatchNorm, synchronise
 from benchmarks.world import World
 from harness.launch.entry import Seat
 from tests.parity.faults import scaled_gradient
@@ -29,8 +31,7 @@ def _engine(payload: dict[str, Any], seat: Seat, **options: Any) -> Iterator[tup
 
 
 def _batch(cell: Cell, world: World, step: int) -> Batch:
-    vocabulary = models.load(cell.model).parameter_shapes["embedding.token.weight"][0]
-    inputs, targets = data.Text(cell.data, cell.seed).batch(step, cell.batch.global_size, cell.batch.sequence, vocabulary)
+    inputs, targets = models.load(cell.model).samples(cell).batch(step, cell.batch.global_size)
     return data.share(inputs, targets, world.coordinate("dp"), world.degrees["dp"])
 
 
@@ -66,6 +67,31 @@ def coordinates(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     found["next_stage"] = world.peer("pp", 1)
     world.close()
     return found
+
+
+def synchronised_norm(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """A batch norm over all data ranks on a rank's share of a batch, against one on the whole of it: the largest errors of
+    output, input gradient and weight gradient."""
+    torch.manual_seed(0)
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    images, weights = torch.randn(4, 5, 3, 3) * 2 + 1, torch.randn(4, 5, 3, 3)
+    whole = BatchNorm(5)
+    torch.nn.init.normal_(whole.weight)
+    shared = torch.nn.Sequential(copy.deepcopy(whole))
+    synchronise(shared, world.group("dp"), "cpu")
+    found = []
+    for norm, rows in ((whole, slice(None)), (shared, slice(2 * world.rank, 2 * world.rank + 2))):
+        x = images[rows].clone().requires_grad_()
+        y = norm(x)
+        (y * weights[rows]).sum().backward()
+        found.append((y.detach(), x.grad, next(norm.parameters()).grad))
+    mine = slice(2 * world.rank, 2 * world.rank + 2)
+    (y, gradient, weight), (shared_y, shared_gradient, shared_weight) = found
+    torch.distributed.all_reduce(shared_weight)  # as a data strategy does
+    pairs = ((shared_y, y[mine]), (shared_gradient, gradient[mine]), (shared_weight, weight))
+    world.close()
+    return {"errors": [((a - b).abs().max() / b.abs().max()).item() for a, b in pairs], "kind": type(shared[0]).__name__}
 
 
 def losses(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:

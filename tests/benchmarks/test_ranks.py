@@ -55,6 +55,12 @@ def test_ranks_of_two_by_two_by_two(launcher: Any, tmp_path: Path):
         assert answer["next_stage"] == 4 + 2 * dp + tp
 
 
+def test_a_synchronised_norm_is_the_norm_of_the_whole_batch(launcher: Any, tmp_path: Path):
+    for answer in ranks(launcher, "synchronised_norm", "dp=2:ddp", tmp_path):
+        assert max(answer["errors"]) < 2e-6
+        assert answer["kind"] == "SynchronisedBatchNorm"
+
+
 def test_the_loss_falls(launcher: Any, tmp_path: Path):
     optimizer = {"learning_rate": 3e-3}
     for answer in ranks(launcher, "losses", "dp=2:ddp", tmp_path, batch={"global": 16, "sequence": 64}, optimizer=optimizer):

@@ -87,6 +87,11 @@ cells:
     }
 
 
+def test_a_sequence_multiplies_models_of_text_alone(tmp_path):
+    found = cells("cells: [{model: [llama-tiny, mlp-tiny], batch: {sequence: [32, 128]}}]", tmp_path)
+    assert [(c.model, c.batch.sequence) for c in found] == [("llama-tiny", 32), ("llama-tiny", 128), ("mlp-tiny", 64)]
+
+
 def test_exclusions_need_all_their_fields(tmp_path):
     found = cells(
         """

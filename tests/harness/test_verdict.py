@@ -19,6 +19,8 @@ REFERENCE = {
     "gradient_norms": [8.0, 4.0, 2.0],
     "skipped": [False, False, False],
     "loss_factor": 2.0,
+    "mixes_rows": False,
+    "stand_in": "",
 }
 
 
@@ -29,13 +31,12 @@ def entry(**fields: Any) -> dict[str, Any]:
 
 def finding(**fields: Any) -> dict[str, Any]:
     parameters = {name: entry() for name in REFERENCE["parameters"]}
-    return copy.deepcopy(
-        {"losses": [4.0, 3.0, 2.0], "norms": [8.0, 4.0, 2.0], "skipped": [False] * 3, "parameters": parameters, **fields}
-    )
+    seen = {"losses": [4.0, 3.0, 2.0], "norms": [8.0, 4.0, 2.0], "skipped": [False] * 3, "incomparable": None}
+    return copy.deepcopy({**seen, "parameters": parameters, **fields})
 
 
-def verdict_of(*findings: dict[str, Any], precision: str = "fp32", shallow: bool = False, **reference: Any) -> Verification:
-    return judge(list(findings), {**REFERENCE, **reference}, precision=precision, shallow=shallow)
+def verdict_of(*findings: dict[str, Any], precision: str = "fp32", **reference: Any) -> Verification:
+    return judge(list(findings), {**REFERENCE, **reference}, precision=precision)
 
 
 def test_equal_is_passed() -> None:
@@ -45,8 +46,34 @@ def test_equal_is_passed() -> None:
     assert found.tolerance == {"loss": 1e-6, "gradient_norm": 1e-5, "update": 1e-3, "noise": 1e-5}
 
 
-def test_a_model_with_fewer_blocks_passes_as_shallow() -> None:
-    assert verdict_of(finding(), shallow=True).verdict == "passed (shallow)"
+@pytest.mark.parametrize("stand_in", ["shallow", "smooth", "shallow, smooth"])
+def test_a_model_that_another_stands_in_for_passes_in_words(stand_in: str) -> None:
+    assert verdict_of(finding(), stand_in=stand_in).verdict == f"passed ({stand_in})"
+
+
+def test_what_cannot_be_compared_says_why_and_keeps_what_was_seen() -> None:
+    found = verdict_of(finding(losses=[9.0, 9.0, 9.0], skipped=[True, False, False], incomparable="another function"))
+    assert (found.verdict, found.why) == ("not comparable", "another function")
+    assert found.max_relative_loss_error == 3.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "why"),
+    [
+        ({"losses": [4.0, math.nan, 2.0]}, "the loss is nan"),
+        ({"parameters": {"a.weight": entry()}}, "no rank holds b.weight"),
+        ({"parameters": {name: entry(start_error=0.1) for name in REFERENCE["parameters"]}}, "does not start from"),
+    ],
+)
+def test_what_cannot_be_compared_can_fail(fields: dict[str, Any], why: str) -> None:
+    found = verdict_of(finding(incomparable="another function", **fields))
+    assert found.verdict == "failed" and why in found.why
+
+
+def test_models_that_mix_rows_are_held_to_tolerances_of_their_own() -> None:
+    rough = finding(losses=[4.0, 3.0, 2.02])
+    assert verdict_of(rough, precision="bf16").verdict == "failed"
+    assert verdict_of(rough, precision="bf16", mixes_rows=True).verdict == "passed"
 
 
 def test_losses_are_averaged_over_the_ranks_that_have_one() -> None:
@@ -121,7 +148,7 @@ def test_what_the_reference_moves_by_noise_must_only_not_move() -> None:
     still = finding()
     still["parameters"]["c.bias"].update(update_error=1.7, moved=3e-9, moved_reference=2e-9)
     assert verdict_of(still).verdict == "passed"
-    assert unmoved([still], precision="fp32") == ["c.bias"]
+    assert unmoved([still], REFERENCE, precision="fp32") == ["c.bias"]
     still["parameters"]["c.bias"].update(moved=1e-3)
     assert verdict_of(still).verdict == "failed"
     still["parameters"]["c.bias"].update(moved=math.nan)

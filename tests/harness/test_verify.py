@@ -36,7 +36,7 @@ def engine_for(wanted: dict[str, Any]) -> PlainEngine:
 def check(wanted: dict[str, Any], spoil: Callable[[PlainEngine], Any] = lambda engine: None) -> Verification:
     engine = engine_for(wanted)
     spoil(engine)
-    return judge([verify(engine, CELL, WORLD, wanted)], wanted, precision="fp32", shallow=False)
+    return judge([verify(engine, CELL, WORLD, wanted)], wanted, precision="fp32")
 
 
 def test_the_same_step_passes(wanted: dict[str, Any]) -> None:
@@ -123,7 +123,7 @@ def test_copies_of_two_ranks_are_compared_by_their_bits(wanted: dict[str, Any]) 
             parameter = engine.module.get_parameter("block0.mlp_norm.weight")
             engine.optimizer.register_step_post_hook(lambda *_, p=parameter: p.data.view(-1)[:1].mul_(1 + 2e-7))
         findings.append(verify(engine, CELL, WORLD, wanted))
-    found = judge(findings, wanted, precision="fp32", shallow=False)
+    found = judge(findings, wanted, precision="fp32")
     assert found.why is not None and "ranks 0 and 1 hold different copies of" in found.why
 
 

@@ -1,5 +1,6 @@
 """Instruments that break one thing in a cell. Each is called with the engine, the world and the cell on every rank."""
 
+import functools
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -13,6 +14,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from benchmarks.cell import Cell
 from benchmarks.contract import Engine
+from benchmarks.models._batch_norm import BatchNorm, SynchronisedBatchNorm
 from benchmarks.world import World
 from harness.observe import process_group
 
@@ -145,3 +147,11 @@ def forget_checkpointing(engine: Engine, world: World, cell: Cell) -> None:
 def one_microbatch(engine: Engine, world: World, cell: Cell) -> None:
     """Make microbatching the identity: the batch runs in one piece."""
     engine._schedule._microbatches = 1
+
+
+def local_norms(engine: Engine, world: World, cell: Cell) -> None:
+    """Let every synchronised batch norm see this rank's images alone."""
+    for part in engine.parts:
+        for module in part.module.modules():
+            if isinstance(module, SynchronisedBatchNorm):
+                module.forward = functools.partial(BatchNorm.forward, module)

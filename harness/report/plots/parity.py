@@ -74,7 +74,7 @@ def _draw(cells: pd.DataFrame, marks: pd.DataFrame, rows: list[str]) -> Figure:
     axes.minorticks_off()
     axes.axvline(1, color=INK, linewidth=1.2)
     for cell in cells.drop_duplicates("row").to_dict("records"):
-        y, word = places[cell["row"]], cell["word"] or ("passed" if cell["verdict"] == "passed" else "shallow")
+        y, word = places[cell["row"]], cell["word"] or cell["verdict"].removeprefix("passed").strip(" ()") or "passed"
         axes.text(LARGEST * 2, y, word, va="center", fontsize=7, color=FAINT if cell["verified"] else INK, style="italic")
     axes.set_yticks(range(len(rows)), [shortened(row, 70) for row in rows], fontsize=7)
     axes.set_ylim(len(rows) - 0.4, -0.6)

@@ -43,6 +43,13 @@ def test_step_time_and_throughput() -> None:
         assert metric.low is not None and metric.high is not None and metric.low <= metric.value <= metric.high
 
 
+def test_images_are_no_tokens() -> None:
+    cell = Cell.model_validate({"model": "mlp-tiny", "batch": {"global": 8}})
+    found = step_time.metrics(evidence(cell=cell))
+    assert found["samples_per_second"].value == pytest.approx(30)
+    assert not any("token" in name for name in found)
+
+
 def test_flops_are_those_of_all_devices() -> None:
     found = flops.metrics(evidence())
     # 3 steps in 0.8 s.

@@ -26,6 +26,15 @@ def test_a_measured_cell(factory):
         assert part in text, part
 
 
+def test_a_cell_of_images(factory):
+    text = tell(factory.record(model="mlp-tiny"))
+    assert "train mlp-tiny on images of handwritten digits" in text and "takes 8 samples, each" in text
+
+
+def test_a_model_of_another_version_is_taken_for_one_of_text(factory):
+    assert "8 samples of 64 tokens" in tell(factory.record(model="llama-of-old"))
+
+
 def test_a_failed_cell(factory):
     reason = "rank 3 ran out of memory"
     text = tell(factory.record(status="oom", phase="warmup", failed_rank=3, reason=reason, log_tail="Traceback"))
