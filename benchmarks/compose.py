@@ -186,6 +186,9 @@ def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:
 def _strategies_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
     """The first strategy's objection."""
     for axis, strategy in found.items():
+        written = cell.layout.get(axis)
+        if len(written.degrees) > 1 and not strategy.nested:
+            return f"{written}: {written.implementation} takes one degree: write {axis}={written.degree}"
         reason = strategy.unsupported(cell, site, _traits(found, cell, model, leave_out=axis))
         if reason:
             return f"{cell.layout.get(axis)}: {reason}"

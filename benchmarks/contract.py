@@ -15,7 +15,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -42,12 +42,8 @@ SEVERAL_DEVICES = "drives several devices"
 """One process holds parameters on several devices."""
 SEPARATE_STAGES = "separate stages"
 """Ranks hold different parts of the model's depth."""
-NEEDS_DEEPSPEED = "needs engine deepspeed"
-"""Works only where DeepSpeed's engine owns the step."""
 
-TRAITS = frozenset(
-    {SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES, NEEDS_DEEPSPEED}
-)
+TRAITS = frozenset({SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES})
 
 # ------------------------------------------------------------------------------------------------ models
 
@@ -340,6 +336,8 @@ class Strategy(ABC):
     """One way to spread a model along one axis. Its fields, set by a dataclass, are its knobs."""
 
     axis: ClassVar[str]
+    nested: ClassVar[bool] = False
+    """Whether it takes several degrees, such as `dp=2x2`."""
 
     def processes(self, degree: int) -> int:
         """Processes along the axis; 1 where one process drives all its devices."""
@@ -442,6 +440,3 @@ def check(traits: frozenset[str]) -> frozenset[str]:
     """
     assert traits <= TRAITS, f"unknown traits {sorted(traits - TRAITS)}"
     return traits
-
-
-KnobValues = Mapping[str, Any]

@@ -93,7 +93,8 @@ class Layout(BaseModel):
             if name not in known:
                 raise unknown(f"{AXIS_WORDS[axis]} parallel implementation", name, known, f"in layout {text!r}")
             found[axis] = Axis(axis=axis, degrees=degrees, implementation=name, knobs=_knobs(match["knobs"] or "", text))
-        return cls(axes=tuple(found[axis] for axis in AXES if axis in found and found[axis].degrees != (1,)))
+        present = (found[axis] for axis in AXES if axis in found)
+        return cls(axes=tuple(a for a in present if a.degrees is None or math.prod(a.degrees) > 1))
 
     @model_validator(mode="before")
     @classmethod
@@ -141,7 +142,7 @@ class Layout(BaseModel):
         if world % fixed:
             return None
         filled = (a if a.degrees is not None else a.model_copy(update={"degrees": (world // fixed,)}) for a in self.axes)
-        return Layout(axes=tuple(a for a in filled if a.degrees != (1,)))
+        return Layout(axes=tuple(a for a in filled if math.prod(a.degrees) > 1))
 
 
 def _knobs(text: str, layout: str) -> tuple[tuple[str, Knob], ...]:

@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import math
 from collections import OrderedDict
-from dataclasses import dataclass
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 import torch
@@ -24,6 +25,8 @@ VERIFICATION_LOSS_SCALE = 2.0**12
 part's mean loss has larger gradients than the whole's; this one is far from the edge, so all skip the same steps: none."""
 LEAST_GRADIENT_NORM = 4.0
 """Of every step: a framework that clips at 1.0 without being asked then changes each of them."""
+OPTIMIZER_STEPS = 8
+"""How many steps with the cell's own optimizer are compared: enough for its moments to matter."""
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
 COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -43,6 +46,9 @@ class Reference:
     """A power of two by which the loss was multiplied before backward."""
     learning_rate: float
     """Of the plain SGD of this run, and of whatever is held against it."""
+    optimizer_losses: list[float] = field(default_factory=list)
+    """Of the first steps of another run, with the cell's own optimizer, to hold the timed engine against. None in fp16, where
+    how the batch is cut decides which steps loss scaling skips."""
 
 
 def sgd(learning_rate: float) -> Optimizer:
@@ -60,7 +66,7 @@ def reference_cell(cell: Cell) -> Cell:
         precision=cell.precision,
         clip=cell.clip,
         batch=Batch(global_size=cell.batch.global_size, sequence=cell.batch.sequence),
-        optimizer=sgd(1.0),  # how long the steps are, the run itself decides
+        optimizer=cell.optimizer,
         seed=cell.seed,
         data=cell.data,
         protocol=Protocol(verify_steps=cell.protocol.verify_steps),
@@ -77,7 +83,7 @@ def verification_model(cell: Cell, device_bytes: int) -> str:
     """
     name = smooth(cell.model)
     model = models.load(name)
-    fits = not device_bytes or reference_bytes(model, cell.batch) <= device_bytes
+    fits = not device_bytes or reference_bytes(model, cell.batch, _chunk_rows(model, cell.batch, device_bytes)) <= device_bytes
     if fits and not (model.mixes_rows and cell.precision != "fp32"):
         return name
     fewest = min(len(model.blocks), max(2, cell.layout.degree("pp")))
@@ -98,48 +104,76 @@ def stand_in(name: str, verified: str) -> str:
     return ", ".join(way for way, differs in ways.items() if differs)
 
 
-def reference_bytes(model: Model, batch: Batch) -> int:
-    """A cautious estimate of what the reference of `model` needs at its peak."""
-    rows = min(batch.global_size, _chunk_rows(model, batch.global_size, batch.sequence))
+def reference_bytes(model: Model, batch: Batch, rows: int) -> int:
+    """A cautious estimate of what the reference of `model` needs at its peak, in pieces of so many rows."""
     # Logits in the compute dtype and in fp32, their softmax and their gradient.
     logits = math.prod(model.boundary(model.units[-1], rows, batch.sequence))
     # Weight, gradient, a 16-bit copy of each, and as much again for what the allocator cannot use.
     return 16 * model.parameter_count() + model.activation_bytes(rows, batch.sequence) + 16 * logits
 
 
-def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path) -> Reference:
+def train(cell: Cell, device: torch.device, *, steps: int, parameters_file: Path, device_bytes: int = 0) -> Reference:
     """Train `cell.model` on one device from the seeded weights, on the same batches as every layout.
 
     The loss is multiplied by the smallest power of two with which every step's gradient norm is at least
     `LEAST_GRADIENT_NORM`; the learning rate undoes it, so that all factors give the same steps.
 
     Args:
-        cell: only its model, batch, precision, clip, seed and data are looked at.
+        cell: only its model, batch, precision, clip, optimizer, seed and data are looked at.
         parameters_file: gets {single-device name: fp32 tensor on the CPU} after the last step, to be read with
             `torch.load(parameters_file, weights_only=True, mmap=True)`.
+        device_bytes: what may be used; 0: unknown, taken to be enough.
 
     Raises:
         RuntimeError: a gradient is zero or not finite, so that no factor helps.
     """
     factor = 1.0
+    rows = _chunk_rows(models.load(cell.model), cell.batch, device_bytes)
     while True:
-        reference, parameters = _attempt(cell, device, steps, factor)
+        reference, parameters = _attempt(cell, device, steps, factor, rows)
         least = min((norm for norm in reference.gradient_norms if norm is not None), default=math.inf)
         if not 0 < least <= math.inf:
             raise RuntimeError(f"a gradient of {cell.model} has the norm {least}: it must be above 0 and finite")
         if least >= LEAST_GRADIENT_NORM:
             torch.save({name: parameter.detach().cpu() for name, parameter in parameters.items()}, parameters_file)
-            return reference
+            del parameters
+            return replace(reference, optimizer_losses=_optimizer_losses(cell, device, rows))
         factor = 2.0 ** math.ceil(math.log2(factor * LEAST_GRADIENT_NORM / least))
 
 
-def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tuple[Reference, dict[str, nn.Parameter]]:
+def _optimizer_losses(cell: Cell, device: torch.device, rows: int) -> list[float]:
+    """The losses of the first steps with the cell's own optimizer."""
+    if cell.precision == "fp16":
+        return []
+    model = models.load(cell.model)
+    module = _whole(model, cell.seed).to(device)
+    parameters = list(module.parameters())
+    samples, settings = model.samples(cell), cell.optimizer
+    if settings.name == "sgd":
+        optimizer = torch.optim.SGD(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+    else:
+        optimizer = torch.optim.AdamW(
+            parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
+        )
+    unscaled = torch.amp.GradScaler(device.type, enabled=False)
+    losses = []
+    for step in range(OPTIMIZER_STEPS):
+        batch = samples.batch(step, cell.batch.global_size)
+        losses.append(_accumulate(model, module, batch, rows, cell.precision, device, factor=1.0, scaler=unscaled))
+        _clip(parameters, cell.clip or math.inf)
+        optimizer.step()
+        optimizer.zero_grad()
+    return losses
+
+
+def _attempt(
+    cell: Cell, device: torch.device, steps: int, factor: float, rows: int
+) -> tuple[Reference, dict[str, nn.Parameter]]:
     """The run with one factor, and the parameters after it."""
     model = models.load(cell.model)
     module = _whole(model, cell.seed).to(device)
     parameters = dict(module.named_parameters())
     samples = model.samples(cell)
-    rows = _chunk_rows(model, cell.batch.global_size, cell.batch.sequence)
     optimizer = torch.optim.SGD(parameters.values())
     scaler = torch.amp.GradScaler(device.type, VERIFICATION_LOSS_SCALE / factor, enabled=cell.precision == "fp16")
     clip = cell.clip or math.inf
@@ -151,7 +185,7 @@ def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tup
         optimizer.zero_grad()
         losses.append(_accumulate(model, module, batch, rows, cell.precision, device, factor=factor, scaler=scaler))
         scaler.unscale_(optimizer)
-        norm = nn.utils.clip_grad_norm_(parameters.values(), clip).item()
+        norm = _clip(parameters.values(), clip)
         if learning_rate is None and 0 < norm < math.inf:
             learning_rate = model.step_length / min(clip, norm)
             optimizer.param_groups[0]["lr"] = learning_rate
@@ -165,6 +199,19 @@ def _attempt(cell: Cell, device: torch.device, steps: int, factor: float) -> tup
     return reference, parameters
 
 
+def _clip(parameters: Iterable[nn.Parameter], limit: float) -> float:
+    """Shorten the gradients together to a global norm of at most `limit`. Returns the norm before that.
+
+    It is summed in fp64: torch's own fp32 sum over many elements on a CPU was seen off by 4e-3.
+    """
+    gradients = [p.grad for p in parameters]
+    norm = math.hypot(*(torch.linalg.vector_norm(g, dtype=torch.float64).item() for g in gradients))
+    if norm > limit:
+        for gradient in gradients:
+            gradient.mul_(limit / norm)
+    return norm
+
+
 def _whole(model: Model, seed: int) -> nn.Sequential:
     """The whole model with its initial weights, on the CPU."""
     with torch.device("meta"):
@@ -176,11 +223,15 @@ def _whole(model: Model, seed: int) -> nn.Sequential:
     return module
 
 
-def _chunk_rows(model: Model, rows: int, sequence: int) -> int:
-    """Into pieces of how many rows a step's batch is cut."""
+def _chunk_rows(model: Model, batch: Batch, device_bytes: int) -> int:
+    """Into pieces of how many rows a step's batch is cut, so that it fits where it can."""
     if model.mixes_rows:
-        return rows
-    return max(1, CHUNK_TOKENS // (1 if model.longest_sequence is None else sequence))
+        return batch.global_size
+    rows = max(1, CHUNK_TOKENS // (1 if model.longest_sequence is None else batch.sequence))
+    rows = min(rows, batch.global_size)
+    while rows > 1 and device_bytes and reference_bytes(model, batch, rows) > device_bytes:
+        rows //= 2
+    return rows
 
 
 def _accumulate(

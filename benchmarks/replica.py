@@ -18,7 +18,7 @@ from torch.distributed.tensor import DTensor
 
 from benchmarks.contract import Assembly, OptimizerRecipe, Part, Placement, R, Replica, Update
 from benchmarks.initialize import materialize
-from benchmarks.techniques.precision import LossScaler
+from benchmarks.techniques.precision import LossScaler, by_device
 from benchmarks.world import World
 
 
@@ -50,7 +50,9 @@ class GradientSums:
         for entry in parameters:
             copies[entry.placement.name].append(entry.parameter)
         self._copies = [same for same in copies.values() if len(same) > 1]
-        self._pending = [(e.parameter, group) for e in parameters for group in e.placement.pending]
+        # Once for each weight, however many copies this rank holds: all ranks of a group must call it as often.
+        self._pending = dict.fromkeys((e.placement.name, group) for e in parameters for group in e.placement.pending)
+        self._same = copies
 
     def finish(self) -> None:
         """Check that every gradient is there and in its parameter's own placement, then do the sums.
@@ -67,10 +69,11 @@ class GradientSums:
         for first, *others in self._copies:
             for other in others:
                 first.grad += other.grad.to(first.grad.device)
+        for name, group in self._pending:
+            dist.all_reduce(local(self._same[name][0].grad), group=self._world.group(group))
+        for first, *others in self._copies:
             for other in others:
                 other.grad.copy_(first.grad)
-        for parameter, group in self._pending:
-            dist.all_reduce(local(parameter.grad), group=self._world.group(group))
 
 
 class GradientNorm:
@@ -95,18 +98,25 @@ class GradientNorm:
     def compute(self) -> Tensor:
         """The norm, a scalar that is the same on every rank."""
         device = self._world.device
-        squares = torch.zeros(len(self._sets), device=device, dtype=torch.float32)
-        for i, axes in enumerate(self._sets):
-            if self._buckets[axes]:
-                gradients = [local(p.grad) for p in self._buckets[axes]]
-                squares[i] = torch.nn.utils.get_total_norm(gradients).to(device) ** 2
+        squares = {axes: self._square(axes, device) for axes in self._sets}
         for axis in self._axes:
-            chosen = [i for i, axes in enumerate(self._sets) if axis in axes]
-            if chosen:
-                values = squares[chosen]
-                dist.all_reduce(values, group=self._world.group(axis))
-                squares[chosen] = values
-        return squares.sum().sqrt()
+            # Stacked and taken apart again: indexing by a list would wait for the device.
+            chosen = [axes for axes in self._sets if axis in axes]
+            values = torch.stack([squares[axes] for axes in chosen])
+            dist.all_reduce(values, group=self._world.group(axis))
+            squares.update(zip(chosen, values.unbind(), strict=True))
+        return torch.stack(list(squares.values())).sum().sqrt().float()
+
+    def _square(self, axes: frozenset[str], device: torch.device) -> Tensor:
+        """The sum of squares of this rank's gradients that are cut along `axes`, in fp64."""
+        gradients = [local(p.grad) for p in self._buckets[axes]]
+        if not gradients:
+            return torch.zeros((), device=device, dtype=torch.float64)
+        if device.type == "cpu":
+            # torch's fp32 sum over many elements on a CPU was seen off by 4e-3.
+            norms = torch.stack([torch.linalg.vector_norm(g, dtype=torch.float64) for g in gradients])
+            return norms.square().sum()
+        return torch.nn.utils.get_total_norm(gradients).to(device, torch.float64).square()
 
 
 class LocalReplica(Replica):
@@ -158,9 +168,8 @@ class LocalReplica(Replica):
             if self._clip:
                 # As torch.nn.utils.clip_grad_norm_ does it, epsilon included.
                 factor = (self._clip / (norm + 1e-6)).clamp(max=1.0)
-                for entry in self._held:
-                    gradient = local(entry.parameter.grad)
-                    gradient.mul_(factor.to(gradient.device))
+                for device, gradients in by_device(local(entry.parameter.grad) for entry in self._held).items():
+                    torch._foreach_mul_(gradients, factor.to(device))
             self._optimizer.step()
         self._optimizer.zero_grad()
         return Update(norm, overflow)

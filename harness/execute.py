@@ -103,7 +103,7 @@ class _Attempt:
             raise _Ended(reference.status, reason, phase="verify", log_tail=reference.log_tail)
         verified = self.cell.model_copy(update={"model": reference["model"]})
         findings = self._run("verify", verified, {"verify": self.cell.protocol.verify_limit}, reference=reference)
-        self.stand_in = reference["stand_in"]
+        self.reference = reference
         verification = verdict.judge(findings, reference, precision=self.cell.precision)
         self.found["verification"] = verification
         still = verdict.unmoved(findings, reference, precision=self.cell.precision)
@@ -118,14 +118,15 @@ class _Attempt:
         """Observe, time and probe the cell."""
         limit = self.cell.protocol.measure_limit
         limits = {"probe": limit, "warmup": limit, "measure": limit}
-        ranks = self._run("measure", self.cell, limits, compare_copies=bool(self.stand_in))
+        ranks = self._run("measure", self.cell, limits)
         self.found["caveats"] += dict.fromkeys(caveat for rank in ranks for caveat in rank["caveats"])
         findings = [rank["finding"] for rank in ranks]
         observed = observation.merge(findings, knobs=ranks[0]["knobs"], data=ranks[0]["data"])
         self.found["observed"] = observed
         self._refuse(observation.problem(observed, findings, self.cell), "probe")
-        if self.stand_in:
-            self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
+        self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
+        self._refuse(self._strayed([rank["first_losses"] for rank in ranks]), "measure")
+        self._refuse(self._skipped(ranks[0]["skipped"], len(ranks[0]["step_seconds"])), "measure")
         losses = [rank["final_loss"] for rank in ranks if rank["final_loss"] is not None]
         loss = sum(losses) / len(losses) if losses else math.nan
         if not math.isfinite(loss):
@@ -145,6 +146,23 @@ class _Attempt:
         self.found["samples"] = Samples(step_seconds=largest_of_ranks(steps), warmup_seconds=ranks[0]["warmup_seconds"])
         for probe in probes().values():
             self.found.setdefault("metrics", {}).update(probe.metrics(evidence))
+
+    def _strayed(self, losses: list[list[float | None]]) -> str | None:
+        """Where the timed engine, with the cell's own optimizer, left the way of a single device; None if it did not.
+
+        A stand-in for the model says nothing of its losses, nor does a step that is not comparable.
+        """
+        if self.reference["stand_in"] or self.found["verification"].verdict != "passed":
+            return None
+        return verdict.strayed(losses, self.reference["optimizer_losses"], precision=self.cell.precision)
+
+    def _skipped(self, skipped: int, steps: int) -> str | None:
+        """Why steps that loss scaling left out spoil the measurement; a few are a caveat."""
+        if skipped == steps:
+            return f"loss scaling left out all {steps} timed steps"
+        if skipped:
+            self.found["caveats"].append(f"skipped: loss scaling left out {skipped} of {steps} timed steps, which are shorter")
+        return None
 
     def _refuse(self, problem: str | None, phase: str) -> None:
         if problem is not None:

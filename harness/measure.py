@@ -18,7 +18,8 @@ import torch.distributed as dist
 
 from benchmarks import models
 from benchmarks.cell import Cell, Protocol
-from benchmarks.contract import Engine, Model
+from benchmarks.contract import Engine, Model, StepResult
+from benchmarks.reference import OPTIMIZER_STEPS
 from benchmarks.world import World
 from harness.batches import Batches
 from harness.observe import Observer
@@ -40,13 +41,15 @@ def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], No
 
     Returns:
         `finding`: what was observed; `readings`: probe -> reading; `warmup_seconds`: largest of the ranks;
-        `step_seconds`: this rank's; `wall_seconds`; `final_loss`: None where this rank has none; `caveats`.
+        `step_seconds`: this rank's; `wall_seconds`; `final_loss` and `first_losses`: None where this rank has none;
+        `skipped`: how many timed steps loss scaling left out; `caveats`.
     """
     batches = Batches(cell, models.load(cell.model), world)
+    first = _FirstLosses()
     report("probe")
-    readings, finding = _observe(engine, cell, world, batches)
+    readings, finding = _observe(engine, cell, world, batches, first)
     report("warmup")
-    warmup, caveats = _warm_up(engine, cell.protocol, world, batches)
+    warmup, caveats = _warm_up(engine, cell.protocol, world, batches, first)
     report("measure")
     timed = _time(engine, world, batches, _steps(cell.protocol, warmup))
     ledger = sum(timed.step_seconds) / timed.own_seconds - 1
@@ -59,16 +62,37 @@ def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], No
         "step_seconds": timed.step_seconds,
         "wall_seconds": timed.wall_seconds,
         "final_loss": timed.final_loss,
+        "first_losses": first.values(),
+        "skipped": timed.skipped,
         "caveats": caveats,
         "data": batches.describe(),
     }
 
 
-def _observe(engine: Engine, cell: Cell, world: World, batches: Batches) -> tuple[dict[str, Any], dict[str, Any]]:
+class _FirstLosses:
+    """Those of the engine's first steps, which stay on the device until they are asked for."""
+
+    def __init__(self) -> None:
+        self._losses: list[torch.Tensor | None] = []
+
+    def note(self, result: StepResult) -> StepResult:
+        """Keep the loss of one of the first steps. Returns the result."""
+        if len(self._losses) < OPTIMIZER_STEPS:
+            self._losses.append(result.loss)
+        return result
+
+    def values(self) -> list[float | None]:
+        """In the order of steps; None where this rank has no loss."""
+        return [None if loss is None else float(loss) for loss in self._losses]
+
+
+def _observe(
+    engine: Engine, cell: Cell, world: World, batches: Batches, first: _FirstLosses
+) -> tuple[dict[str, Any], dict[str, Any]]:
     """Extra steps: the probes' own, then one under the observer."""
 
     def step() -> bool:
-        return not engine.step(batches.take()).skipped
+        return not first.note(engine.step(batches.take())).skipped
 
     readings: dict[str, Any] = {}
     if cell.protocol.probe:
@@ -101,7 +125,9 @@ def _recomputed_flops(finding: dict[str, Any], model: Model, cell: Cell) -> int:
     )
 
 
-def _warm_up(engine: Engine, protocol: Protocol, world: World, batches: Batches) -> tuple[list[float], list[str]]:
+def _warm_up(
+    engine: Engine, protocol: Protocol, world: World, batches: Batches, first: _FirstLosses
+) -> tuple[list[float], list[str]]:
     """Steps until their time is steady or the bound is reached; every rank sees the largest times and decides alike.
 
     Returns: seconds by step, and caveats.
@@ -111,7 +137,7 @@ def _warm_up(engine: Engine, protocol: Protocol, world: World, batches: Batches)
         batch = batches.take()
         world.synchronize()
         begun = time.perf_counter()
-        engine.step(batch)
+        first.note(engine.step(batch))
         world.synchronize()
         seconds.append(_largest(time.perf_counter() - begun, world))
         if steady(seconds):
@@ -134,6 +160,8 @@ class _Timed:
     own_seconds: float
     """Until this rank's own devices were done."""
     final_loss: float | None
+    skipped: int
+    """Steps that loss scaling left out."""
 
 
 def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
@@ -149,8 +177,10 @@ def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
     dist.barrier()
     begun = time.perf_counter()
     clock.mark()
+    skipped = 0
     for i in range(count):
         result = engine.step(ready[i % len(ready)])
+        skipped += result.skipped
         clock.mark()
     world.synchronize()
     own = time.perf_counter()
@@ -163,6 +193,7 @@ def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
         wall_seconds=ended - begun,
         own_seconds=own - begun,
         final_loss=None if result.loss is None else float(result.loss),
+        skipped=skipped,
     )
 
 

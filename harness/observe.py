@@ -106,8 +106,8 @@ class Observer:
         }
 
     def _block_forwards(self, index: int, block: str) -> int:
-        """How often a block ran: as often as the busiest of its leaves."""
-        return max((n for (part, name, _), n in self._leaves.items() if (part, name) == (index, block)), default=0)
+        """How often a block ran: as often as the laziest of its leaves, so that a part that is repeated is no block."""
+        return min((n for (part, name, _), n in self._leaves.items() if (part, name) == (index, block)), default=0)
 
     def _keep(self, handle: Any) -> None:
         self._stack.callback(handle.remove)

@@ -26,7 +26,7 @@ class References:
         """What `harness.verify.reference` gives for a cell, or why it gave nothing."""
         batch, protocol = cell.batch, cell.protocol
         depth = cell.layout.degree("pp")  # a model that is verified shallow has a block for each stage
-        key = (cell.model, cell.precision, cell.clip, batch.global_size, batch.sequence, cell.seed, cell.data)
+        key = (cell.model, cell.precision, cell.clip, batch.global_size, batch.sequence, cell.seed, cell.data, cell.optimizer)
         key += (protocol.verify_steps, protocol.reference_bytes, depth)
         if key not in self._known:
             self._known[key] = self._train(cell, threads)

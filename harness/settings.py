@@ -7,6 +7,9 @@ from typing import Any
 
 import torch
 
+SWITCHES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
+"""Environment variables that change how torch and NCCL work; they are left as they are and recorded."""
+
 
 def pin(*, threads: int, seed: int) -> dict[str, Any]:
     """Pin what torch would otherwise choose by itself, and return it for `environment.json`.
@@ -30,5 +33,5 @@ def pin(*, threads: int, seed: int) -> dict[str, Any]:
         "float32_matmul_precision": torch.get_float32_matmul_precision(),
         "cudnn_benchmark": torch.backends.cudnn.benchmark,
         "cudnn_attention": torch.backends.cuda.cudnn_sdp_enabled(),
-        "nccl": {name: value for name, value in sorted(os.environ.items()) if name.startswith("NCCL_")},
+        "environment": {name: value for name, value in sorted(os.environ.items()) if name.startswith(SWITCHES)},
     }

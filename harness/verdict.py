@@ -90,6 +90,25 @@ def unmoved(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, pr
     return sorted({name for f in findings for name, entry in f["parameters"].items() if entry["moved_reference"] <= floor})
 
 
+def strayed(losses: Sequence[Sequence[float | None]], wanted: Sequence[float], *, precision: str) -> str | None:
+    """Where the losses of the timed engine's first steps leave those of a single device with the same optimizer, in a
+    sentence; None if they do not.
+
+    Args:
+        losses: rank -> step -> loss; None where the rank has none.
+        wanted: by step; where they are more than the engine's, the first ones count.
+    """
+    limit = tolerances()[precision]["optimizer_loss"]
+    for step, (value, reference) in enumerate(zip(map(_mean, zip(*losses, strict=True)), wanted, strict=False)):
+        error = _relative(value, reference)
+        if not error <= limit:
+            return (
+                f"with the cell's own optimizer the loss of step {step} is {value:.6g}, on a single device {reference:.6g}: "
+                f"off by {error:.2g}, more than {limit:.2g}"
+            )
+    return None
+
+
 def disagreement(digests: Sequence[dict[str, str]]) -> str | None:
     """Which parameter's copies differ between ranks, in a sentence; None if none do.
 

@@ -47,7 +47,8 @@ def reference(payload: dict[str, Any]) -> dict[str, Any]:
         pin(threads=payload["threads"], seed=single.seed)
         file = kept.with_suffix(".parameters")
         steps = single.protocol.verify_steps
-        found = train(single, torch.device(payload["device"]), steps=steps, parameters_file=file)
+        device, memory = torch.device(payload["device"]), payload["device_bytes"]
+        found = train(single, device, steps=steps, parameters_file=file, device_bytes=memory)
         answer = {
             "cell": single.id,
             "model": model,
@@ -75,25 +76,38 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
         reference's step is another one, and by parameter name `parameters`: see `_compare`.
     """
     model = models.load(cell.model)
-    start = {name: _before(model, name, tensor, cell.seed) for name, tensor in engine.parameters()}
+    start = [_before(model, name, tensor, cell.seed) for name, tensor in engine.parameters()]
     batches = Batches(cell, model, world)
     results = [engine.step(batches.take(), want_norm=True) for _ in reference["losses"]]
     wanted = torch.load(reference["parameters_file"], weights_only=True, mmap=True)
+    parameters: dict[str, dict[str, Any]] = {}
+    for (name, tensor), before in zip(engine.parameters(), start, strict=True):
+        entry = _compare(name, tensor, wanted.get(name), before, model, cell.seed, steps=len(results))
+        parameters[name] = _worse(parameters[name], entry) if name in parameters else entry
     return {
         "losses": [None if r.loss is None else float(r.loss) for r in results],
         "norms": [None if r.norm is None else float(r.norm) for r in results],
         "skipped": [bool(r.skipped) for r in results],
         "incomparable": model.incomparable(cell),
-        "parameters": {
-            name: _compare(name, tensor, wanted.get(name), start.get(name), model, cell.seed, steps=len(results))
-            for name, tensor in engine.parameters()
-        },
+        "parameters": parameters,
     }
+
+
+def _worse(one: dict[str, Any], other: dict[str, Any]) -> dict[str, Any]:
+    """Of two copies of one parameter on this rank, the one that is further off; copies that differ are as far as can be."""
+    if one["digest"] != other["digest"]:
+        return {**one, "update_error": math.inf, "moved": math.inf}
+    return max(one, other, key=lambda entry: entry["update_error"])
 
 
 def digests(engine: Engine) -> dict[str, str]:
     """Parameter name -> hash of its bits, of all this rank can see; all ranks of a stage must call it together."""
-    return {name: _digest(tensor.detach()) for name, tensor in engine.parameters()}
+    found: dict[str, str] = {}
+    for name, tensor in engine.parameters():
+        digest = _digest(tensor.detach())
+        # Two copies on this rank that differ have no common hash, and so agree with nobody.
+        found[name] = digest if found.get(name, digest) == digest else f"{found[name]}, {digest}"
+    return found
 
 
 def _before(model: Model, name: str, tensor: Tensor, seed: int) -> dict[str, Any]:
@@ -110,7 +124,7 @@ def _before(model: Model, name: str, tensor: Tensor, seed: int) -> dict[str, Any
 
 
 def _compare(
-    name: str, tensor: Tensor, wanted: Tensor | None, start: dict[str, Any] | None, model: Model, seed: int, *, steps: int
+    name: str, tensor: Tensor, wanted: Tensor | None, start: dict[str, Any], model: Model, seed: int, *, steps: int
 ) -> dict[str, Any]:
     """One parameter after the last step.
 
@@ -120,7 +134,7 @@ def _compare(
         first step; `digest`: of its bits.
     """
     digest = _digest(tensor.detach())
-    if wanted is None or start is None or tuple(tensor.shape) != tuple(wanted.shape) or math.isinf(start["error"]):
+    if wanted is None or tuple(tensor.shape) != tuple(wanted.shape) or math.isinf(start["error"]):
         unknown = {"update_error": math.inf, "moved": math.inf, "moved_reference": math.inf}
         return {**unknown, "start_error": math.inf, "start_limit": 0.0, "digest": digest}
     value, initial = _on_cpu(tensor), initialize.full(model, name, seed)

@@ -39,8 +39,6 @@ class Job:
     """Of each process for operations on the CPU."""
     reference: dict[str, Any] | None = None
     """What `harness.verify.reference` returned; `verify` needs it."""
-    compare_copies: bool = False
-    """Whether `measure` also hashes all parameters after its last step."""
     instruments: list[str] = field(default_factory=list)
 
 
@@ -92,8 +90,7 @@ def _measure(job: Job, cell: Cell, world: World, seat: Seat) -> dict[str, Any]:
     found["caveats"] = [*engine.caveats, *found["caveats"]]
     found["knobs"] = knobs(cell)
     found["flops"] = _flops(cell)
-    if job.compare_copies:
-        found["digests"] = verification.digests(engine)
+    found["digests"] = verification.digests(engine)
     engine.close()
     return found
 

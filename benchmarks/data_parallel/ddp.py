@@ -48,8 +48,8 @@ class _Replica(LocalReplica):
 class Strategy(DataParallel):
     """Options of `torch.nn.parallel.DistributedDataParallel`."""
 
-    bucket_mb: int = 25
-    """Mebibytes of gradients that are reduced together."""
+    bucket_mb: int = 0
+    """Mebibytes of gradients that are reduced together; 0: DDP's own default, 25 with a first bucket of 1."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
         # By its mesh DDP knows that the module may hold DTensors over another axis, and reduces their local tensors; named
@@ -63,7 +63,9 @@ class Strategy(DataParallel):
                 # DDP swaps DTensors for local tensors by the first name alone (torch/distributed/tensor/parallel/ddp.py
                 # walks named_parameters, which leaves out second names), and a shared weight would fall in two.
                 read_through(part.module)
-            ddp = DistributedDataParallel(part.module, bucket_cap_mb=self.bucket_mb, gradient_as_bucket_view=True, **how)
+            ddp = DistributedDataParallel(
+                part.module, bucket_cap_mb=self.bucket_mb or None, gradient_as_bucket_view=True, **how
+            )
             ddp.require_backward_grad_sync = False
             wrapped.append(ddp)
         return _Replica(assembly, optimizer, world, modules=wrapped)

@@ -86,10 +86,10 @@ class Strategy(DataParallel):
                 "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
                 "several: choose a pipeline with a process for each stage"
             )
-        if SPLITS_BACKWARD in traits and self.reshard:
+        if SPLITS_BACKWARD in traits:
             return (
-                "with resharding, a weight gradient that is computed apart from its input gradient finds its parameter freed "
-                "(torch/distributed/pipelining/_backward.py): write [reshard=false]"
+                "a schedule that computes weight gradients apart writes them without the hooks by which fully_shard reduces "
+                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         return None
 

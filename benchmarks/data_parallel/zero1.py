@@ -117,7 +117,9 @@ class _Replica(Replica):
         # By itself DeepSpeed computes the norm in every step, wanted or not.
         self._engine.optimizer.compute_grad_norm = want_norm or self._clip > 0
         self._engine.step()
-        return Update(self._norm() if want_norm else None)
+        # DeepSpeed leaves out the step, and says nothing, where the norm is not finite.
+        skipped = bool(self._engine.optimizer.overflow)
+        return Update(self._norm() if want_norm and not skipped else None, skipped)
 
     def _norm(self) -> Tensor:
         """DeepSpeed's global norm, known only after the step."""

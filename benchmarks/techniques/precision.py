@@ -86,14 +86,14 @@ class LossScaler:
 
     def unscale(self, gradients: Iterable[Tensor]) -> bool:
         """Divide plain local gradients by the scale, in place. Returns whether any rank holds one that is not finite."""
-        gradients = list(gradients)
-        # A sum of squares is not finite where an element is not; one number a device decides.
-        finite = [torch.isfinite(torch.linalg.vector_norm(g, dtype=torch.float32)).to(self._device) for g in gradients]
-        overflow = 1.0 - torch.stack(finite).all().float() if finite else torch.zeros((), device=self._device)
+        overflow = torch.zeros(1, device=self._device)
+        for device, found in by_device(gradients).items():
+            here = torch.zeros(1, device=device)
+            # GradScaler's own kernel: looks at all gradients and unscales them in one go.
+            torch._amp_foreach_non_finite_check_and_unscale_(found, here, torch.full((1,), 1.0 / self.value, device=device))
+            overflow = torch.maximum(overflow, here.to(self._device))
         if self._group is not None:
             dist.all_reduce(overflow, op=dist.ReduceOp.MAX, group=self._group)
-        for gradient in gradients:
-            gradient.mul_(1.0 / self.value)
         return bool(overflow.item())
 
     def adjust(self, overflow: bool) -> None:
@@ -103,3 +103,11 @@ class LossScaler:
             self.value *= self.BACKOFF
         elif self._good_steps == self.INTERVAL:
             self.value, self._good_steps = self.value * self.GROWTH, 0
+
+
+def by_device(tensors: Iterable[Tensor]) -> dict[torch.device, list[Tensor]]:
+    """The tensors of each device, for kernels that work on many at once."""
+    found: dict[torch.device, list[Tensor]] = {}
+    for tensor in tensors:
+        found.setdefault(tensor.device, []).append(tensor)
+    return found

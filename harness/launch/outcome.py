@@ -10,12 +10,12 @@ from typing import Any, Literal
 
 _NO_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|CUDA out of memory|CUDA error: out of memory"
-    r"|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory|std::bad_alloc",
+    r"|Cuda failure.*out of memory|CUBLAS_STATUS_ALLOC_FAILED|Cannot allocate memory|std::bad_alloc",
     re.IGNORECASE,
 )
 _ECHO = re.compile(
     r"Connection closed by peer|Connection reset by peer|Broken pipe|Socket closed|recvValue failed|sendBytes failed"
-    r"|Failed to recv|Application timeout caused pair closure|remote process exited|NCCL.*(remote error|peer)",
+    r"|Failed to recv|Application timeout caused pair closure|remote process exited|NCCL.*(remote error|ncclRemoteError|peer)",
     re.IGNORECASE,
 )
 

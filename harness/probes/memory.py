@@ -31,6 +31,7 @@ def watch(step: Callable[[], bool], engine: Engine, world: World, cell: Cell) ->
     reading: dict[str, Any] = {"anatomy": tracker.peak(), "resident": _resident()}
     if world.device.type == "cuda":
         devices = set(world.devices)
+        torch.cuda.empty_cache()  # what earlier, heavier steps left cached is not this one's
         for device in devices:
             torch.cuda.reset_peak_memory_stats(device)
         step()

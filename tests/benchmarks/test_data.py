@@ -11,7 +11,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks.data import STANDARD_LIBRARY_BYTES, Text, check_source, share
+from benchmarks.cell import STANDARD_LIBRARY
+from benchmarks.data import STANDARD_LIBRARY_BYTES, Text, check_source, share, spread
 from benchmarks.errors import UsageError
 
 ROOT = Path(__file__).parents[2]
@@ -25,13 +26,32 @@ def alphabet(tmp_path: Path) -> Path:
     return path
 
 
+def read(tokens: torch.Tensor, vocabulary: int = 256) -> torch.Tensor:
+    """The bytes behind tokens: 23 undoes 167, as 23 x 167 = 15 x 256 + 1."""
+    return (tokens // (vocabulary // 256) - 13) * 23 % 256
+
+
 def test_rows_are_pieces_of_the_text_and_targets_the_next_bytes(alphabet: Path) -> None:
     inputs, targets = Text(str(alphabet), seed=3).batch(step=5, rows=6, sequence=40, vocabulary=256)
     assert inputs.shape == targets.shape == (6, 40)
     assert inputs.dtype == targets.dtype == torch.int64
-    for row, target in zip(inputs, targets, strict=True):
+    for row, target in zip(read(inputs), read(targets), strict=True):
         assert torch.equal(row, (row[0] + torch.arange(40)) % 251)
         assert torch.equal(target, (row[0] + 1 + torch.arange(40)) % 251)
+
+
+@pytest.mark.parametrize("vocabulary", [256, 32000, 50257, 128256])
+def test_each_byte_has_a_token_of_its_own(vocabulary: int) -> None:
+    tokens = spread(torch.arange(256), vocabulary)
+    assert tokens.unique().numel() == 256 and tokens.min() >= 0 and tokens.max() < vocabulary
+    assert torch.equal(read(tokens, vocabulary), torch.arange(256))
+
+
+def test_text_reaches_every_part_of_a_vocabulary() -> None:
+    inputs, _ = Text(STANDARD_LIBRARY, 0).batch(0, rows=8, sequence=64, vocabulary=256)
+    for degree in (2, 4, 8):
+        shares = torch.bincount(inputs.flatten() // (256 // degree), minlength=degree) / inputs.numel()
+        assert shares.min() > 0.2 / degree
 
 
 def test_batches_follow_from_seed_and_step_alone(alphabet: Path) -> None:
@@ -58,10 +78,10 @@ def test_all_starts_of_a_short_text_are_drawn(tmp_path: Path) -> None:
     path = tmp_path / "short"
     path.write_bytes(b"abcd")
     inputs, targets = Text(str(path), seed=0).batch(0, rows=200, sequence=2, vocabulary=256)
-    assert {bytes(row.tolist()) for row in inputs} == {b"ab", b"bc"}
-    assert {bytes(row.tolist()) for row in targets} == {b"bc", b"cd"}
+    assert {bytes(row.tolist()) for row in read(inputs)} == {b"ab", b"bc"}
+    assert {bytes(row.tolist()) for row in read(targets)} == {b"bc", b"cd"}
     exact, _ = Text(str(path), seed=0).batch(0, rows=2, sequence=3, vocabulary=256)
-    assert bytes(exact[0].tolist()) == b"abc"
+    assert bytes(read(exact)[0].tolist()) == b"abc"
 
 
 def test_shares_are_the_batch_in_order(alphabet: Path) -> None:

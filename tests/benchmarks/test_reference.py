@@ -145,7 +145,7 @@ def test_what_does_not_fit_is_verified_shallow(model: str, layout: str, gibibyte
 
 def test_the_estimate_covers_weights_and_gradients() -> None:
     model = models.load("llama-1b")
-    estimate = reference.reference_bytes(model, Batch(sequence=128))
+    estimate = reference.reference_bytes(model, Batch(sequence=128), 8)
     assert 8 * 1_235_814_400 < estimate < 40 * 2**30
 
 

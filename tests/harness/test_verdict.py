@@ -43,7 +43,7 @@ def test_equal_is_passed() -> None:
     found = verdict_of(finding(), finding())
     assert (found.verdict, found.why) == ("passed", None)
     assert (found.max_relative_loss_error, found.max_relative_gradient_norm_error, found.max_update_error) == (0, 0, 1e-7)
-    assert found.tolerance == {"loss": 1e-6, "gradient_norm": 1e-5, "update": 1e-3, "noise": 1e-5}
+    assert found.tolerance == {"loss": 1e-6, "gradient_norm": 1e-5, "update": 1e-3, "optimizer_loss": 1e-5, "noise": 1e-5}
 
 
 @pytest.mark.parametrize("stand_in", ["shallow", "smooth", "shallow, smooth"])

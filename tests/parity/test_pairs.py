@@ -19,9 +19,9 @@ FACTORS = {
     "precision": ("fp32", "bf16", "fp16"),
     "checkpointing": ("none", "full"),
     "microbatches": (1, 2, 4),
-    "clip": (0.0, 1.0),
+    "clip": (0.0, 1.0, 1.0e4),
 }
-TOLERANCE = {"fp32": (1e-6, 1e-5, 1e-3), "bf16": (5e-3, 2e-2, 2e-2), "fp16": (5e-3, 2e-2, 2e-2)}
+TOLERANCE = {"fp32": (1e-6, 1e-5, 1e-3), "bf16": (5e-3, 2e-2, 4e-2), "fp16": (5e-3, 2e-2, 4e-2)}
 """Loss, gradient norm, update: written again here, so that no change of the policy goes unseen."""
 
 
