@@ -154,7 +154,7 @@ class _Attempt:
         """
         if self.reference["stand_in"] or self.found["verification"].verdict != "passed":
             return None
-        return verdict.strayed(losses, self.reference["optimizer_losses"], precision=self.cell.precision)
+        return verdict.strayed(losses, self.reference, precision=self.cell.precision)
 
     def _skipped(self, skipped: int, steps: int) -> str | None:
         """Why steps that loss scaling left out spoil the measurement; a few are a caveat."""

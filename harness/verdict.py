@@ -90,20 +90,21 @@ def unmoved(findings: Sequence[dict[str, Any]], reference: dict[str, Any], *, pr
     return sorted({name for f in findings for name, entry in f["parameters"].items() if entry["moved_reference"] <= floor})
 
 
-def strayed(losses: Sequence[Sequence[float | None]], wanted: Sequence[float], *, precision: str) -> str | None:
+def strayed(losses: Sequence[Sequence[float | None]], reference: dict[str, Any], *, precision: str) -> str | None:
     """Where the losses of the timed engine's first steps leave those of a single device with the same optimizer, in a
     sentence; None if they do not.
 
     Args:
         losses: rank -> step -> loss; None where the rank has none.
-        wanted: by step; where they are more than the engine's, the first ones count.
+        reference: its `optimizer_losses`, by step; where they are more than the engine's, the first ones count.
     """
-    limit = tolerances()[precision]["optimizer_loss"]
-    for step, (value, reference) in enumerate(zip(map(_mean, zip(*losses, strict=True)), wanted, strict=False)):
-        error = _relative(value, reference)
+    limit = tolerances(mixes_rows=reference["mixes_rows"])[precision]["optimizer_loss"]
+    means = map(_mean, zip(*losses, strict=True))
+    for step, (value, wanted) in enumerate(zip(means, reference["optimizer_losses"], strict=False)):
+        error = _relative(value, wanted)
         if not error <= limit:
             return (
-                f"with the cell's own optimizer the loss of step {step} is {value:.6g}, on a single device {reference:.6g}: "
+                f"with the cell's own optimizer the loss of step {step} is {value:.6g}, on a single device {wanted:.6g}: "
                 f"off by {error:.2g}, more than {limit:.2g}"
             )
     return None

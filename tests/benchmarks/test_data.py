@@ -104,7 +104,7 @@ def test_the_standard_library_is_python_source() -> None:
     assert description["source"] == "python-stdlib"
     assert description["bytes"] == STANDARD_LIBRARY_BYTES
     inputs, _ = text.batch(0, rows=64, sequence=256, vocabulary=256)
-    content = b"".join(bytes(row.tolist()) for row in inputs)
+    content = b"".join(bytes(row.tolist()) for row in read(inputs))
     assert content.count(b"def ") > 10 and content.count(b"self") > 10
 
 

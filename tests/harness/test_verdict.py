@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from harness.record import Verification
-from harness.verdict import disagreement, judge, unmoved
+from harness.verdict import disagreement, judge, strayed, unmoved
 
 REFERENCE = {
     "cell": "0123456789ab",
@@ -166,3 +166,12 @@ def test_nothing_is_verified_where_no_update_was_applied() -> None:
     reference = {"skipped": [True] * 3, "gradient_norms": [None] * 3}
     found = verdict_of(finding(skipped=[True] * 3, norms=[None] * 3), **reference)
     assert found.verdict == "failed" and found.why is not None and "no update was compared" in found.why
+
+
+def test_the_timed_engine_must_go_the_way_of_a_single_device() -> None:
+    wanted = {"mixes_rows": False, "optimizer_losses": [4.0, 3.0, 2.0]}
+    assert strayed([[4.0, 3.0], [None, None]], wanted, precision="fp32") is None
+    assert strayed([[3.0, 3.0, 2.0], [5.0, 3.0, 2.0]], wanted, precision="fp32") is None  # their mean
+    said = strayed([[4.0, 3.0, 2.001]], wanted, precision="fp32")
+    assert said is not None and "step 2 is 2.001, on a single device 2: off by 0.0005" in said
+    assert "nan" in (strayed([[4.0, math.nan, 2.0]], wanted, precision="fp32") or "")

@@ -155,3 +155,38 @@ def local_norms(engine: Engine, world: World, cell: Cell) -> None:
         for module in part.module.modules():
             if isinstance(module, SynchronisedBatchNorm):
                 module.forward = functools.partial(BatchNorm.forward, module)
+
+
+def other_optimizer(engine: Engine, world: World, cell: Cell) -> None:
+    """In the timed engine, take steps three times as long; verification has an optimizer of its own and cannot see it."""
+    optimizer = engine._replica._optimizer
+    if isinstance(optimizer, torch.optim.AdamW):
+        for group in optimizer.param_groups:
+            group["lr"] *= 3
+
+
+def doubled_later(engine: Engine, world: World, cell: Cell) -> None:
+    """From the fourth step on, let the last rank's copy of one weight drift."""
+    step, taken = engine.step, []
+
+    def drifting(*arguments: Any, **options: Any) -> Any:
+        result = step(*arguments, **options)
+        taken.append(None)
+        if len(taken) > 9 and world.rank == world.size - 1:
+            with torch.no_grad():
+                next(iter(engine.parts[-1].module.parameters())).mul_(1.001)
+        return result
+
+    engine.step = drifting
+
+
+def skipping(engine: Engine, world: World, cell: Cell) -> None:
+    """Overflow in every step from the thirtieth on, when the timed ones have begun."""
+    scaler, calls = engine._replica._scaler, []
+    unscale = scaler.unscale
+
+    def overflowing(gradients: Any) -> bool:
+        calls.append(None)
+        return unscale(gradients) or len(calls) > 30
+
+    scaler.unscale = overflowing

@@ -56,3 +56,25 @@ def test_microbatches_that_are_one(run: Callable[..., Record]):
     record = run(cell("dp=2:ddp", batch=BATCH, protocol=SHORT), "tests.parity.faults:one_microbatch")
     assert record.status == "diverged"
     assert "microbatch" in record.reason
+
+
+TIMED = {"warmup_steps": 10, "measure_steps": 10, "measure_seconds": 0, "probe": False}
+
+
+def test_a_timed_engine_with_another_optimizer(run: Callable[..., Record]):
+    record = run(cell("dp=2:ddp", batch=BATCH, protocol=TIMED), "tests.parity.faults:other_optimizer")
+    assert (record.status, record.phase) == ("diverged", "measure") and record.verification.verdict == "passed"
+    assert "with the cell's own optimizer the loss of step" in record.reason
+
+
+def test_copies_that_drift_while_they_are_timed(run: Callable[..., Record]):
+    record = run(cell("dp=2:ddp", batch=BATCH, protocol=TIMED), "tests.parity.faults:doubled_later")
+    assert (record.status, record.phase) == ("diverged", "measure") and record.verification.verdict == "passed"
+    assert "different copies" in record.reason
+
+
+def test_timed_steps_that_loss_scaling_leaves_out(run: Callable[..., Record]):
+    protocol = {**TIMED, "measure_steps": 40}
+    record = run(cell("dp=2:ddp", precision="fp16", batch=BATCH, protocol=protocol), "tests.parity.faults:skipping")
+    assert record.status == "ok", record.reason
+    assert any(caveat.startswith("skipped: loss scaling left out") for caveat in record.caveats)
