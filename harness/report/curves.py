@@ -16,6 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 
 SAME = ["run", "model", "technique", "conditions"]
@@ -92,3 +93,10 @@ def serial_fraction(kind: str, times: list[float], speedup: list[float]) -> floa
         across = [p - 1 for p in times]
         up = [p - s for s, p in zip(speedup, times, strict=True)]
     return sum(x * y for x, y in zip(across, up, strict=True)) / sum(x * x for x in across)
+
+
+def fitted(kind: str, times: np.ndarray, serial: float) -> np.ndarray:
+    """The speedup that the fitted law gives for `times` the base's devices."""
+    if kind == "strong":
+        return 1 / (serial + (1 - serial) / times)
+    return times - serial * (times - 1)

@@ -8,6 +8,7 @@ No parity, no number: metrics are filled only where the cell ended ok.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
 from typing import Any
@@ -31,7 +32,7 @@ TRUTH = ("measured", "verified")
 FIGURES = ("loss_error", "loss_tolerance", "gradient_norm_error", "gradient_norm_tolerance", "update_error", "update_tolerance",
            "step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second", "tokens_per_second_low",
            "tokens_per_second_high", "tokens_per_second_per_device", "peak_memory_bytes",
-           *(f"memory_{part}_bytes" for part in ANATOMY), "harness_seconds")  # fmt: skip
+           *(f"memory_{part}_bytes" for part in ANATOMY), "device_memory_bytes", "harness_seconds")  # fmt: skip
 """Columns that are always there; every other metric adds its own."""
 
 
@@ -42,7 +43,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     where a figure is missing; `series` the layout without degrees; `technique` precision and checkpointing; `variant` what
     else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling must hold fixed.
     """
-    rows = [_row(run.name, record) for run in runs for record in run.records]
+    rows = [_row(run.name, record) | {"device_memory_bytes": run.device_memory_bytes} for run in runs for record in run.records]
     table = pd.DataFrame(rows, columns=None if rows else [*TEXT, *WHOLE, *TRUTH, *FIGURES])
     for column in (*TEXT, *WHOLE, *TRUTH, *FIGURES):
         if column not in table:
@@ -131,7 +132,12 @@ def _conditions(record: Record) -> str:
 
 
 def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
-    """Every metric by name with its interval; the anatomy of memory is that of the rank with the largest peak."""
+    """Every metric by name with its interval; the anatomy of memory is that of the rank with the largest peak.
+
+    What is no finite number is no figure.
+    """
+    taken = {*TEXT, *WHOLE, *TRUTH}
+    metrics = {name: metric for name, metric in metrics.items() if math.isfinite(metric.value) and name not in taken}
     peaks = metrics["peak_memory_bytes"].per_rank if "peak_memory_bytes" in metrics else None
     largest = peaks.index(max(peaks)) if peaks else None
     row: dict[str, float | None] = {}
@@ -139,7 +145,7 @@ def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
         row[name] = metric.value
         if name.startswith("memory_") and largest is not None and metric.per_rank and len(metric.per_rank) == len(peaks):
             row[name] = metric.per_rank[largest]
-        if metric.low is not None and metric.high is not None:
+        if metric.low is not None and metric.high is not None and math.isfinite(metric.high - metric.low):
             row[f"{name}_low"], row[f"{name}_high"] = metric.low, metric.high
     return row
 

@@ -86,4 +86,4 @@ def counted(words: Iterable[str], of: int) -> str:
     counts = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     if of == 1:
         return ", ".join(sorted(found))
-    return ", ".join(f"{word} (all {of} cells)" if n == of else f"{word} ({n} of {of})" for word, n in counts)
+    return ", ".join(f"{word} (all {of:,} cells)" if n == of else f"{word} ({n:,} of {of:,})" for word, n in counts)
