@@ -16,6 +16,10 @@ from harness.report.frame import ANATOMY
 from harness.report.words import amount, number
 
 
+NEEDED = ["run", "cell_id", "model", "layout", "label", "technique", "devices", "global_batch", "sequence", "verified",
+          "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "peak_memory_bytes"]  # fmt: skip
+
+
 @dataclass(frozen=True, kw_only=True)
 class Choice:
     """One cell and the sentence that says why it was chosen."""
@@ -46,6 +50,7 @@ class Answer:
 def answers(table: pd.DataFrame) -> list[Answer]:
     """One answer per run, model and work, in the order of the table."""
     found = []
+    table = table[[*NEEDED, *(f"memory_{part}_bytes" for part in ANATOMY)]]
     for (run, model, batch, sequence), cells in table.groupby(["run", "model", "global_batch", "sequence"], sort=False):
         verified = cells[cells["verified"]]
         found.append(

@@ -165,7 +165,8 @@ def _variants(table: pd.DataFrame) -> list[str]:
         index=table.index,
     )
     differs = settings.groupby(table["model"]).transform("nunique") > 1
-    names = settings.where(differs, "").agg(lambda row: " · ".join(filter(None, row)), axis="columns") if len(table) else []
+    told = settings.where(differs, "")
+    names = [" · ".join(filter(None, row)) for row in zip(*(told[name].tolist() for name in told), strict=True)]
     # Cells may differ in what has no short name, such as the protocol: their ids tell them apart.
     same = table[["run", "model", "technique", "layout"]].assign(name=names).duplicated(keep=False)
     return [" · ".join(filter(None, (n, c[:6] if s else ""))) for n, c, s in zip(names, table["cell_id"], same, strict=True)]
