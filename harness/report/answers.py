@@ -15,7 +15,6 @@ import pandas as pd
 from harness.report.frame import ANATOMY
 from harness.report.words import amount, number
 
-
 NEEDED = ["run", "cell_id", "model", "layout", "label", "technique", "devices", "global_batch", "sequence", "verified",
           "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "peak_memory_bytes"]  # fmt: skip
 
