@@ -31,7 +31,7 @@ const state = { shown: Array.from({ length: count }, (_, row) => row), page: 0, 
 const selects = {};
 const search = make("input", { type: "search", id: "search", placeholder: "for example fsdp bf16" });
 const said = make("output", { "aria-live": "polite", class: "faint", id: "said" });
-const table = make("table", { id: "cells-table" });
+const table = make("table", { id: "cells-table", "aria-describedby": "how" });
 const body = make("tbody");
 const previous = make("button", { type: "button" }, "Previous"), next = make("button", { type: "button" }, "Next");
 
@@ -195,8 +195,7 @@ reset.addEventListener("click", () => { clear(); filter(); });
 search.addEventListener("input", filter);
 previous.addEventListener("click", () => { state.page--; render(); });
 next.addEventListener("click", () => { state.page++; render(); });
-table.append(make("caption", { class: "faint" }, "A cell's first column opens it; a column's head sorts."),
-  make("thead", {}, make("tr", {}, ...COLUMNS.map(([name, label]) => {
+table.append(make("thead", {}, make("tr", {}, ...COLUMNS.map(([name, label]) => {
     const button = make("button", { type: "button" }, label);
     const head = make("th", { scope: "col", class: NUMBERS.has(name) ? "number" : "", "data-name": name }, button);
     button.addEventListener("click", () => {
@@ -212,6 +211,7 @@ table.append(make("caption", { class: "faint" }, "A cell's first column opens it
 document.getElementById("cells-here").replaceChildren(
   make("div", { class: "filters", role: "search" }, ...FILTERS.map(([name, label]) => make("label", {}, label, selects[name])),
     make("label", { class: "search" }, "Containing", search), reset),
+  make("p", { class: "faint", id: "how" }, "A cell's first column opens it; a column's head sorts."),
   make("div", { class: "pager" }, previous, next, said), make("div", { class: "wide", tabindex: "0" }, table));
 filter();
 

@@ -34,9 +34,8 @@ def draw(folder: Path) -> None:
     subprocess.run(command, check=True, cwd=ROOT, stdout=subprocess.DEVNULL)
     seconds, used = time.monotonic() - start, resource.getrusage(resource.RUSAGE_CHILDREN)
     size = (folder / "report.html").stat().st_size / 2**20
-    print(
-        f"report: {seconds:.1f} s, of which {used.ru_utime + used.ru_stime:.1f} s of processor; {used.ru_maxrss / 2**10:.0f} MiB"
-    )
+    processor, memory = used.ru_utime + used.ru_stime, used.ru_maxrss / 2**10
+    print(f"report: {seconds:.1f} s, of which {processor:.1f} s of processor; {memory:.0f} MiB")
     print(f"page: {size:.1f} MiB")
 
 
