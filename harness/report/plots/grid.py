@@ -84,7 +84,7 @@ class Grid:
                 axes.spines[side].set_visible(False)
         if self.rest:
             place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
-            self.first.annotate(self.rest, (0, 0), (0, -38), fontsize=7, color=INK, style="italic", **place)
+            self.first.annotate(self.rest, (0, 0), (0, -50), fontsize=7, color=INK, style="italic", **place)
 
 
 def grids(table: pd.DataFrame, best: str, *, ascending: bool) -> Iterator[tuple[str, str, Grid, int, int]]:

@@ -69,7 +69,7 @@ def _draw(grid: Grid) -> None:
         axes.text(max(left, peak / size) + reach * 0.01, y, words, va="center", fontsize=7, color=INK)
     far = [amount(limit, "bytes") for limit in limits if limit not in near]
     words = f"peak memory of the largest rank ({unit})"
-    grid.finish(words + f"; limit {' and '.join(far)}, off the axis" * bool(far), reach)
+    grid.finish(words + f"\nlimit {' and '.join(far)}, off the axis" * bool(far), reach)
     for axes in grid.panels.values():
         for limit in near:
             axes.axvline(limit / size, **LIMIT)
