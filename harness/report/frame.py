@@ -11,11 +11,12 @@ import json
 import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.cell import CHECKPOINTING, PRECISIONS
+from benchmarks.cell import CHECKPOINTING, PRECISIONS, Optimizer
 from benchmarks.layout import Layout
 from harness.record import Metric, Record
 from harness.report.runs import Run
@@ -74,9 +75,7 @@ def _row(run: str, record: Record) -> dict[str, Any]:
         "run": run,
         "cell_id": record.cell_id,
         "model": plain(cell.model),
-        "layout": plain(str(cell.layout)),
-        "series": plain(_series(cell.layout)),
-        "axes": "+".join(axis.axis for axis in cell.layout.axes) or "single",
+        **_layout(cell.layout),
         "devices": cell.devices,
         "processes": cell.processes,
         "precision": cell.precision,
@@ -85,7 +84,7 @@ def _row(run: str, record: Record) -> dict[str, Any]:
         "global_batch": cell.batch.global_size,
         "microbatches": cell.batch.microbatches,
         "sequence": cell.batch.sequence,
-        "conditions": _conditions(record),
+        "conditions": _conditions(cell.batch.sequence, cell.clip, cell.optimizer, cell.seed, cell.data),
         "status": record.status,
         "word": _word(record, measured),
         "verdict": check.verdict if check else "none",
@@ -119,15 +118,17 @@ def _word(record: Record, measured: bool) -> str:
     return STATUS_WORDS[record.status] if record.status != "ok" else "unverified"
 
 
-def _series(layout: Layout) -> str:
-    """Implementations and knobs without degrees: the cells of one scaling curve share it."""
-    return ",".join(re.sub("=[^:]*:", ":", str(axis), count=1) for axis in layout.axes) or "single"
+@lru_cache(maxsize=4096)  # a matrix has few layouts and fewer conditions, and many cells of each
+def _layout(layout: Layout) -> dict[str, str]:
+    """The layout, its axes, and its implementations and knobs without degrees: the cells of one scaling curve share these."""
+    series = ",".join(re.sub("=[^:]*:", ":", str(axis), count=1) for axis in layout.axes) or "single"
+    axes = "+".join(axis.axis for axis in layout.axes) or "single"
+    return {"layout": plain(str(layout)), "series": plain(series), "axes": axes}
 
 
-def _conditions(record: Record) -> str:
-    cell = record.cell
-    optimizer = cell.optimizer.model_dump(mode="json")
-    fixed = {"sequence": cell.batch.sequence, "clip": cell.clip, "optimizer": optimizer, "seed": cell.seed, "data": cell.data}
+@lru_cache(maxsize=4096)
+def _conditions(sequence: int, clip: float, optimizer: Optimizer, seed: int, data: str) -> str:
+    fixed = {"sequence": sequence, "clip": clip, "optimizer": optimizer.model_dump(mode="json"), "seed": seed, "data": data}
     return json.dumps(fixed, sort_keys=True)
 
 

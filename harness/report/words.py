@@ -23,7 +23,7 @@ CPU_SENTENCE = "CPU run: it proves the strategies and the harness and does not r
 
 def plain(text: str) -> str:
     """The text on one line, without control characters, which no SVG may hold."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def slug(text: str) -> str:

@@ -183,7 +183,7 @@ def test_the_limit_of_a_device_is_a_line_where_bars_come_near_it_and_words_where
         (axes,) = picture.figure.axes
         lines = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
         assert lines == ([40] if near else [])
-        assert ("limit 80 MiB, off the axis" in axes.get_xlabel()) != near
+        assert ("limit 80 GiB, off the axis" in axes.get_xlabel()) != near
         assert set(picture.data["device_memory_bytes"]) == {limit}
 
 
