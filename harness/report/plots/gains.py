@@ -67,15 +67,16 @@ def gains(table: pd.DataFrame) -> Iterator[Picture]:
 
 def _draw(cells: pd.DataFrame, words: list[str]) -> Figure:
     change = np.log(cells["tokens_per_second_factor"].astype("float64")).abs()
-    # Pairs that lost a cell first: they say what the technique costs or saves altogether.
-    chosen = cells.assign(order=change.fillna(np.inf)).sort_values("order", ascending=False, kind="stable").head(MOST_PAIRS)
+    lost = cells.index[change.isna()][: MOST_PAIRS // 3]
+    changed = change.dropna().sort_values(ascending=False, kind="stable").index[: MOST_PAIRS - len(lost)]
+    chosen = cells.loc[[*changed, *lost]]
     rows = max(12, len(chosen))
     figure = canvas(10.4, 0.17 * rows + 0.3)
     panels = figure.subplots(1, 2, gridspec_kw={"wspace": 1.5})
     for axes, (name, title) in zip(panels, FIGURES.items(), strict=True):
         _panel(axes, chosen, name, title, words)
     if len(cells) > len(chosen):
-        rest = f"The {len(chosen)} pairs that change most; {len(cells) - len(chosen):,} more are in the picture's CSV file."
+        rest = f"The pairs that change most, and some that lost a cell; {len(cells) - len(chosen):,} more are in the picture's CSV file."
         panels[0].annotate(rest, (0, 0), (0, -34), xycoords="axes fraction", textcoords="offset points", fontsize=7, color=INK)
     return figure
 

@@ -222,8 +222,8 @@ def test_slopes_are_between_cells_that_differ_in_nothing_else(factory):
     assert set(pictures) == {"gains-llama-tiny-fp32-to-bf16-none", "gains-llama-tiny-none-to-full-fp32"}
     picture = pictures["gains-llama-tiny-fp32-to-bf16-none"]
     left, right = picture.figure.axes
-    assert [list(line.get_ydata()) for line in left.lines] == [[3000], [1000, 1500]]
-    assert [list(line.get_ydata()) for line in right.lines] == [[19], [20, 18]]
+    assert [list(line.get_ydata()) for line in left.lines] == [[1000, 1500], [3000]]
+    assert [list(line.get_ydata()) for line in right.lines] == [[20, 18], [19]]
     text = words(picture.figure)
     assert "dp=2:ddp  ×1.5" in text and "dp=4:ddp  bf16: crashed" in text and "dp=2:ddp  ×0.9" in text
     assert dict(zip(picture.data["layout"], picture.data["tokens_per_second_factor"].fillna(0), strict=True)) == {
