@@ -76,7 +76,8 @@ def _draw(cells: pd.DataFrame, words: list[str]) -> Figure:
     for axes, (name, title) in zip(panels, FIGURES.items(), strict=True):
         _panel(axes, chosen, name, title, words)
     if len(cells) > len(chosen):
-        rest = f"The pairs that change most, and some that lost a cell; {len(cells) - len(chosen):,} more are in the picture's CSV file."
+        left_out = len(cells) - len(chosen)
+        rest = f"The pairs that change most, and some that lost a cell; {left_out:,} more are in the picture's CSV file."
         panels[0].annotate(rest, (0, 0), (0, -34), xycoords="axes fraction", textcoords="offset points", fontsize=7, color=INK)
     return figure
 
