@@ -51,7 +51,9 @@ def gains(table: pd.DataFrame) -> Iterator[Picture]:
     """One picture per model and change; `data` has its pairs."""
     for (model, change, other, before, after), cells in pairs(table).groupby(KEY, sort=False):
         beside = f" in {other}" if change == "checkpointing" else "" if other == "none" else f" with {other} checkpointing"
-        words = [f"{value} checkpointing".replace("none", "no") if change == "checkpointing" else value for value in (before, after)]
+        words = [before, after]
+        if change == "checkpointing":
+            words = ["no checkpointing", f"{after} checkpointing"]
         ids = set(cells["cell_id_before"]) | set(cells["cell_id_after"])
         factors = {f"{name}_factor": cells[f"{name}_after"] / cells[f"{name}_before"] for name in FIGURES}
         data = cells.assign(**factors)
