@@ -19,7 +19,8 @@ Phase = Literal["build", "verify", "warmup", "measure", "probe"]
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
+    # A loss that is no number any more is written "NaN", which JSON can hold and which is read back; null is not.
+    model_config = ConfigDict(extra="forbid", populate_by_name=True, ser_json_inf_nan="strings")
 
 
 class Verification(_Data):

@@ -14,10 +14,12 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import gc
+import io
 import json
 import os
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,20 @@ from benchmarks.errors import UsageError
 from harness.record import SCHEMA, Record
 
 RUN, ENVIRONMENT, RECORDS, TORN = "run.json", "environment.json", "records.jsonl", "records.torn"
+LONGEST_REASON = 400
+"""Characters of a bad line's reason, which may quote the line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BadLine:
+    """A line of `records.jsonl` that is no record."""
+
+    number: int
+    """From 1."""
+    reason: str
+    """Why it is none, in one clause."""
+    torn: bool = False
+    """Whether it is a last line without its end: a writer was stopped, or is writing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,6 +56,8 @@ class Run:
     """`environment.json`."""
     records: list[Record]
     """In the order in which the cells ended."""
+    bad_lines: list[BadLine] = field(default_factory=list)
+    """What could not be read; it takes no other record with it."""
 
 
 def check_new(folder: Path) -> None:
@@ -122,20 +140,38 @@ def append(folder: Path, record: Record) -> None:
 
 
 def read(folder: Path | str) -> Run:
-    """Read a run folder; a torn last line is no record.
+    """Read a run folder; lines that are no record are named in `bad_lines`.
 
     Raises:
-        UsageError: it is no run folder, or holds what is no record of this schema.
+        UsageError: it is no run folder.
     """
     folder = Path(folder)
     if not (folder / RUN).is_file():
         raise UsageError(f"'{folder}' is no run folder, it has no {RUN}: give the folder that 'hpbench run' printed")
+    records, bad_lines = _records(folder / RECORDS)
     return Run(
         folder=folder,
         run=_read_json(folder / RUN),
         environment=_read_json(folder / ENVIRONMENT),
-        records=list(_records(folder / RECORDS)),
+        records=records,
+        bad_lines=bad_lines,
     )
+
+
+def read_whole(folder: Path | str) -> Run:
+    """Read a run folder for a judgement that a missing record would change; a torn last line is no record.
+
+    Raises:
+        UsageError: it is no run folder, or holds a line that is no record of this schema.
+    """
+    run = read(folder)
+    for line in run.bad_lines:
+        if not line.torn:
+            raise UsageError(
+                f"line {line.number} of '{run.folder / RECORDS}' is no record of schema {SCHEMA}: {line.reason}; "
+                "read it with the hpbench that wrote it, or take the line out"
+            )
+    return run
 
 
 def write_json(path: Path, value: dict[str, Any]) -> None:
@@ -159,18 +195,53 @@ def _set_torn_line_aside(descriptor: int, folder: Path) -> None:
     os.ftruncate(descriptor, end)
 
 
-def _records(path: Path) -> Iterator[Record]:
-    lines = path.read_bytes().split(b"\n")[:-1] if path.exists() else []
-    for number, line in enumerate(lines, start=1):
-        try:
-            yield Record.from_line(line.decode())
-        except (ValidationError, UnicodeDecodeError) as error:
-            problem = error.errors()[0] if isinstance(error, ValidationError) else {"loc": (), "msg": "it is not UTF-8"}
-            place = ".".join(map(str, problem["loc"])) or "the line"
-            raise UsageError(
-                f"line {number} of '{path}' is no record of schema {SCHEMA}: {place}: {problem['msg']}; "
-                "read it with the hpbench that wrote it, or take the line out"
-            ) from None
+def _records(path: Path) -> tuple[list[Record], list[BadLine]]:
+    records, bad = [], []
+    with path.open("rb") if path.exists() else io.BytesIO() as lines, _no_collection():
+        for number, line in enumerate(lines, start=1):
+            if not line.endswith(b"\n"):
+                reason = "it has no end: its writer was stopped, or is still writing"
+                bad.append(BadLine(number=number, reason=reason, torn=True))
+                break
+            try:
+                record = Record.from_line(line.decode())
+            except (ValidationError, UnicodeDecodeError) as error:
+                bad.append(BadLine(number=number, reason=_why(line, error)))
+                continue
+            if record.schema_ == SCHEMA:
+                records.append(record)
+            else:
+                bad.append(BadLine(number=number, reason=_other_schema(record.schema_)))
+    return records, bad
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Records hold no cycles, and the collector, walking all of them again and again, takes as long as reading does."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+def _why(line: bytes, error: ValidationError | UnicodeDecodeError) -> str:
+    """What is wrong with a line, its schema before anything else."""
+    if isinstance(error, UnicodeDecodeError):
+        return "it is not UTF-8"
+    with contextlib.suppress(ValueError):
+        value = json.loads(line)
+        if isinstance(value, dict) and value.get("schema", SCHEMA) != SCHEMA:
+            return _other_schema(value["schema"])
+    problem = error.errors(include_url=False, include_context=False, include_input=False)[0]
+    place = ".".join(map(str, problem["loc"])) or "the line"
+    return f"{place}: {problem['msg']}"[:LONGEST_REASON]
+
+
+def _other_schema(given: Any) -> str:
+    return f"it is of schema {given!r:.40}, and this hpbench reads schema {SCHEMA}"
 
 
 def _read_json(path: Path) -> dict[str, Any]:

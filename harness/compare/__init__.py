@@ -38,7 +38,7 @@ def runs_in(folder: Path) -> list[list[Record]]:
     if not (folder / store.RUN).is_file():
         inner = sorted(path.parent for path in folder.glob(f"*/{store.RUN}"))
         if inner:
-            return [store.read(run).records for run in inner]
+            return [store.read_whole(run).records for run in inner]
         if folder.exists():
             raise UsageError(f"'{folder}' is no run and holds none: give a run folder, or a folder of run folders")
-    return [store.read(folder).records]
+    return [store.read_whole(folder).records]

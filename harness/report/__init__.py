@@ -5,6 +5,7 @@ hpbench report results/<run>
 
 from __future__ import annotations
 
+import gc
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -31,14 +32,17 @@ def draw(run_folders: Sequence[Path | str], out: Path | str | None = None) -> Pa
     read = runs.read(run_folders)
     folder = Path(run_folders[0] if out is None else out)
     _check(folder, [Path(run) for run in run_folders])
-    table = frame.frame(read)
-    with plots.theme():
-        pictures = plots.draw_all(table)
-        document = page.page(read, table, pictures)
-        try:
+    gc.freeze()  # records live to the end and hold no cycles: the collector need not walk them again and again
+    try:
+        table = frame.frame(read)
+        with plots.theme():
+            pictures = plots.draw_all(table)
+            document = page.page(read, table, pictures)
             _write(folder, document, table.to_csv(index=False), [p for drawn in pictures.values() for p in drawn])
-        except OSError as problem:
-            raise UsageError(f"cannot write a report to '{folder}': {problem.strerror}; give --out another folder") from None
+    except OSError as problem:
+        raise UsageError(f"cannot write a report to '{folder}': {problem.strerror}; give --out another folder") from None
+    finally:
+        gc.unfreeze()
     return folder / "report.html"
 
 
@@ -52,7 +56,7 @@ def _check(folder: Path, run_folders: Sequence[Path]) -> None:
 def _write(folder: Path, document: str, summary: str, pictures: Sequence) -> None:
     plots = folder / "plots"
     plots.mkdir(parents=True, exist_ok=True)
-    for old in (path for suffix in ("*.png", "*.svg") for path in plots.glob(suffix)):
+    for old in (path for suffix in ("*.png", "*.svg", "*.csv") for path in plots.glob(suffix)):
         old.unlink()
     for picture in pictures:
         picture.save(plots)

@@ -1,4 +1,5 @@
-"""The answer on top of a report: for each model and amount of work the fastest and the leanest verified cell, and why.
+"""The answer on top of a report: for each model and amount of work the fastest and the leanest verified cell, and why,
+and the cells between them that are worth a choice.
 
 Only cells that train on the same batches are set against each other, and only verified ones. Where the intervals of
 the two fastest overlap, the answer says so instead of naming a winner.
@@ -13,6 +14,9 @@ import pandas as pd
 
 from harness.report.frame import ANATOMY
 from harness.report.words import amount, number
+
+NEEDED = ["run", "cell_id", "model", "layout", "label", "technique", "devices", "global_batch", "sequence", "verified",
+          "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "peak_memory_bytes"]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -38,11 +42,14 @@ class Answer:
     """None where no cell was verified and timed."""
     leanest: Choice | None
     """None where no verified cell was probed for memory."""
+    pareto: tuple[Choice, ...]
+    """Nothing is both faster and leaner than these; the leanest first."""
 
 
 def answers(table: pd.DataFrame) -> list[Answer]:
     """One answer per run, model and work, in the order of the table."""
     found = []
+    table = table[[*NEEDED, *(f"memory_{part}_bytes" for part in ANATOMY)]]
     for (run, model, batch, sequence), cells in table.groupby(["run", "model", "global_batch", "sequence"], sort=False):
         verified = cells[cells["verified"]]
         found.append(
@@ -54,9 +61,36 @@ def answers(table: pd.DataFrame) -> list[Answer]:
                 verified=len(verified),
                 fastest=_fastest(verified[verified["tokens_per_second"].notna()]),
                 leanest=_leanest(verified[verified["peak_memory_bytes"].notna()]),
+                pareto=_pareto(front(cells)),
             )
         )
     return found
+
+
+def front(cells: pd.DataFrame) -> pd.DataFrame:
+    """The Pareto front of memory and throughput among the verified of `cells`, the leanest first."""
+    figures = ["peak_memory_bytes", "tokens_per_second"]
+    verified = cells[cells["verified"] & cells[figures].notna().all(axis="columns")]
+    ranked = verified.sort_values(figures, ascending=[True, False], kind="stable")
+    beaten = ranked["tokens_per_second"] <= ranked["tokens_per_second"].cummax().shift(fill_value=float("-inf"))
+    return ranked[~beaten]
+
+
+def _pareto(chosen: pd.DataFrame) -> tuple[Choice, ...]:
+    """The front in words: what each costs and brings over the one before it."""
+    found: list[Choice] = []
+    before = None
+    for cell in chosen.to_dict("records"):
+        figures = f"{number(cell['tokens_per_second'])} tokens/s in {amount(cell['peak_memory_bytes'], 'bytes')}"
+        if before is None:
+            why = f"{figures}: the leanest."
+        else:
+            faster = cell["tokens_per_second"] / before["tokens_per_second"]
+            more = cell["peak_memory_bytes"] / before["peak_memory_bytes"]
+            why = f"{figures}: {faster:.3g} times as fast as the one before, for {more:.3g} times its memory."
+        found.append(Choice(cell_id=cell["cell_id"], name=_name(cell), why=why))
+        before = cell
+    return tuple(found)
 
 
 def _fastest(cells: pd.DataFrame) -> Choice | None:
@@ -112,7 +146,7 @@ def _single(cells: pd.DataFrame, of: pd.Series) -> pd.Series | None:
     return (alike if len(alike) else singles).iloc[0]
 
 
-def _name(cell: pd.Series) -> str:
+def _name(cell: pd.Series | dict) -> str:
     devices = int(cell["devices"])
     return f"{cell['label']} in {cell['technique']} on {devices} device{'s' if devices > 1 else ''}"
 

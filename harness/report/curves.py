@@ -14,12 +14,18 @@ strong curves (Amdahl 1967), and to Gustafson's, speedup = p - s (p - 1), for we
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from typing import TypeVar
 
+import numpy as np
 import pandas as pd
+
+Array = TypeVar("Array", np.ndarray, pd.Series)
 
 SAME = ["run", "model", "technique", "conditions"]
 """What all cells of a curve share, beside the batch."""
+CURVE = [*SAME, "kind", "batch", "series", "microbatches"]
+"""What all points of a curve share; its single device takes part under the series and microbatches of the others."""
+FEWEST_FITTED = 3
 COLUMNS = [*SAME, "kind", "batch", "microbatches", "series", "axes", "devices", "layout", "cell_id", "tokens_per_second",
            "tokens_per_second_low", "tokens_per_second_high", "base_layout", "base_devices", "speedup", "efficiency",
            "serial_fraction"]  # fmt: skip
@@ -37,41 +43,48 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
         "strong": cells["global_batch"].astype("float64"),
         "weak": cells["global_batch"] / cells["devices"].astype("float64"),
     }
-    found = []
-    for kind, batch in batches.items():
-        for _, group in cells.assign(kind=kind, batch=batch).groupby([*SAME, "batch"], sort=False):
-            if group["devices"].nunique() > 1:
-                found += list(_curves(group))
-    return pd.concat(found, ignore_index=True)[COLUMNS] if found else pd.DataFrame(columns=COLUMNS)
+    found = [_curves(cells.assign(kind=kind, batch=batch)) for kind, batch in batches.items()]
+    return pd.concat(found, ignore_index=True)[COLUMNS] if len(cells) else pd.DataFrame(columns=COLUMNS)
 
 
-def _curves(group: pd.DataFrame) -> Iterator[pd.DataFrame]:
-    """The curves among cells that share everything but layout and microbatches."""
-    singles = group[group["series"] == "single"].sort_values("microbatches")
-    for (series, microbatches), cells in group[group["series"] != "single"].groupby(["series", "microbatches"], sort=False):
-        # A single device gains nothing from microbatches: where it was not run with as many, the fewest stand in.
-        alike = singles[singles["microbatches"] == microbatches]
-        start = (
-            (alike if len(alike) else singles)
-            .head(1)
-            .assign(series=series, microbatches=microbatches, axes=cells["axes"].iloc[0])
-        )
-        points = pd.concat([start, cells]).sort_values("tokens_per_second", ascending=False, kind="stable")
-        points = points.drop_duplicates("devices").sort_values("devices")
-        if len(points) > 1:
-            yield _against_base(points)
+def _curves(cells: pd.DataFrame) -> pd.DataFrame:
+    """The points of all curves of one kind."""
+    single = cells["series"] == "single"
+    spread = cells[~single]
+    points = pd.concat([_starts(cells[single], spread), spread], ignore_index=True)
+    points = points.sort_values("tokens_per_second", ascending=False, kind="stable").drop_duplicates([*CURVE, "devices"])
+    # Curves stay in the order of the table, in which their first spread cells stand.
+    order = spread.drop_duplicates(CURVE)[CURVE].reset_index(drop=True).rename_axis("curve").reset_index()
+    points = points.merge(order, on=CURVE).sort_values(["curve", "devices"], kind="stable")
+    points = points[points.groupby("curve")["devices"].transform("size") > 1]
+    return _against_base(points)
+
+
+def _starts(singles: pd.DataFrame, spread: pd.DataFrame) -> pd.DataFrame:
+    """The single device of each curve that has one."""
+    wanted = spread.drop_duplicates(CURVE)[[*CURVE, "axes"]]
+    singles = singles.sort_values("microbatches", kind="stable").drop(columns=["series", "axes"])
+    group = [*SAME, "kind", "batch"]
+    alike = wanted.merge(singles.drop_duplicates([*group, "microbatches"]), on=[*group, "microbatches"])
+    # A single device gains nothing from microbatches: where it was not run with as many, the fewest stand in.
+    fewest = wanted.merge(singles.drop(columns="microbatches").drop_duplicates(group), on=group)
+    return pd.concat([alike, fewest]).drop_duplicates(CURVE)
 
 
 def _against_base(points: pd.DataFrame) -> pd.DataFrame:
-    base = points.iloc[0]
+    base = points.groupby("curve", sort=False)[["layout", "devices", "tokens_per_second"]].transform("first")
     speedup = points["tokens_per_second"] / base["tokens_per_second"]
-    times = points["devices"].astype("float64") / base["devices"]
+    times = points["devices"].astype("float64") / base["devices"].astype("float64")
+    kind = points["kind"].iloc[0] if len(points) else "strong"
+    across, up = _terms(kind, times, speedup)
+    sums = pd.DataFrame({"xy": across * up, "xx": across * across}).groupby(points["curve"]).transform("sum")
+    enough = points.groupby("curve")["devices"].transform("size") >= FEWEST_FITTED
     return points.assign(
         base_layout=base["layout"],
         base_devices=base["devices"],
         speedup=speedup,
         efficiency=speedup / times,
-        serial_fraction=serial_fraction(base["kind"], list(times), list(speedup)),
+        serial_fraction=(sums["xy"] / sums["xx"]).where(enough),
     )
 
 
@@ -83,12 +96,21 @@ def serial_fraction(kind: str, times: list[float], speedup: list[float]) -> floa
         times: devices as a multiple of the base's, the base's own 1 among them.
         speedup: throughput as a multiple of the base's, in the same order.
     """
-    if len(times) < 3:
+    if len(times) < FEWEST_FITTED:
         return float("nan")
+    across, up = _terms(kind, np.array(times), np.array(speedup))
+    return float((across * up).sum() / (across * across).sum())
+
+
+def _terms(kind: str, times: Array, speedup: Array) -> tuple[Array, Array]:
+    """The law as a line through the origin, up = s * across."""
     if kind == "strong":
-        across = [1 - 1 / p for p in times]
-        up = [1 / s - 1 / p for s, p in zip(speedup, times, strict=True)]
-    else:
-        across = [p - 1 for p in times]
-        up = [p - s for s, p in zip(speedup, times, strict=True)]
-    return sum(x * y for x, y in zip(across, up, strict=True)) / sum(x * x for x in across)
+        return 1 - 1 / times, 1 / speedup - 1 / times
+    return times - 1, times - speedup
+
+
+def fitted(kind: str, times: np.ndarray, serial: float) -> np.ndarray:
+    """The speedup that the fitted law gives for `times` the base's devices."""
+    if kind == "strong":
+        return 1 / (serial + (1 - serial) / times)
+    return times - serial * (times - 1)

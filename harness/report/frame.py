@@ -8,13 +8,15 @@ No parity, no number: metrics are filled only where the cell ended ok.
 from __future__ import annotations
 
 import json
+import math
 import re
 from collections.abc import Sequence
+from functools import lru_cache
 from typing import Any
 
 import pandas as pd
 
-from benchmarks.cell import CHECKPOINTING, PRECISIONS
+from benchmarks.cell import CHECKPOINTING, PRECISIONS, Optimizer
 from benchmarks.layout import Layout
 from harness.record import Metric, Record
 from harness.report.runs import Run
@@ -31,7 +33,7 @@ TRUTH = ("measured", "verified")
 FIGURES = ("loss_error", "loss_tolerance", "gradient_norm_error", "gradient_norm_tolerance", "update_error", "update_tolerance",
            "step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second", "tokens_per_second_low",
            "tokens_per_second_high", "tokens_per_second_per_device", "peak_memory_bytes",
-           *(f"memory_{part}_bytes" for part in ANATOMY), "harness_seconds")  # fmt: skip
+           *(f"memory_{part}_bytes" for part in ANATOMY), "device_memory_bytes", "harness_seconds")  # fmt: skip
 """Columns that are always there; every other metric adds its own."""
 
 
@@ -42,7 +44,7 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     where a figure is missing; `series` the layout without degrees; `technique` precision and checkpointing; `variant` what
     else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling must hold fixed.
     """
-    rows = [_row(run.name, record) for run in runs for record in run.records]
+    rows = [_row(run.name, record) | {"device_memory_bytes": run.device_memory_bytes} for run in runs for record in run.records]
     table = pd.DataFrame(rows, columns=None if rows else [*TEXT, *WHOLE, *TRUTH, *FIGURES])
     for column in (*TEXT, *WHOLE, *TRUTH, *FIGURES):
         if column not in table:
@@ -73,9 +75,7 @@ def _row(run: str, record: Record) -> dict[str, Any]:
         "run": run,
         "cell_id": record.cell_id,
         "model": plain(cell.model),
-        "layout": plain(str(cell.layout)),
-        "series": plain(_series(cell.layout)),
-        "axes": "+".join(axis.axis for axis in cell.layout.axes) or "single",
+        **_layout(cell.layout),
         "devices": cell.devices,
         "processes": cell.processes,
         "precision": cell.precision,
@@ -84,7 +84,7 @@ def _row(run: str, record: Record) -> dict[str, Any]:
         "global_batch": cell.batch.global_size,
         "microbatches": cell.batch.microbatches,
         "sequence": cell.batch.sequence,
-        "conditions": _conditions(record),
+        "conditions": _conditions(cell.batch.sequence, cell.clip, cell.optimizer, cell.seed, cell.data),
         "status": record.status,
         "word": _word(record, measured),
         "verdict": check.verdict if check else "none",
@@ -118,20 +118,27 @@ def _word(record: Record, measured: bool) -> str:
     return STATUS_WORDS[record.status] if record.status != "ok" else "unverified"
 
 
-def _series(layout: Layout) -> str:
-    """Implementations and knobs without degrees: the cells of one scaling curve share it."""
-    return ",".join(re.sub("=[^:]*:", ":", str(axis), count=1) for axis in layout.axes) or "single"
+@lru_cache(maxsize=4096)  # a matrix has few layouts and fewer conditions, and many cells of each
+def _layout(layout: Layout) -> dict[str, str]:
+    """The layout, its axes, and its implementations and knobs without degrees: the cells of one scaling curve share these."""
+    series = ",".join(re.sub("=[^:]*:", ":", str(axis), count=1) for axis in layout.axes) or "single"
+    axes = "+".join(axis.axis for axis in layout.axes) or "single"
+    return {"layout": plain(str(layout)), "series": plain(series), "axes": axes}
 
 
-def _conditions(record: Record) -> str:
-    cell = record.cell
-    optimizer = cell.optimizer.model_dump(mode="json")
-    fixed = {"sequence": cell.batch.sequence, "clip": cell.clip, "optimizer": optimizer, "seed": cell.seed, "data": cell.data}
+@lru_cache(maxsize=4096)
+def _conditions(sequence: int, clip: float, optimizer: Optimizer, seed: int, data: str) -> str:
+    fixed = {"sequence": sequence, "clip": clip, "optimizer": optimizer.model_dump(mode="json"), "seed": seed, "data": data}
     return json.dumps(fixed, sort_keys=True)
 
 
 def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
-    """Every metric by name with its interval; the anatomy of memory is that of the rank with the largest peak."""
+    """Every metric by name with its interval; the anatomy of memory is that of the rank with the largest peak.
+
+    What is no finite number is no figure.
+    """
+    taken = {*TEXT, *WHOLE, *TRUTH}
+    metrics = {name: metric for name, metric in metrics.items() if math.isfinite(metric.value) and name not in taken}
     peaks = metrics["peak_memory_bytes"].per_rank if "peak_memory_bytes" in metrics else None
     largest = peaks.index(max(peaks)) if peaks else None
     row: dict[str, float | None] = {}
@@ -139,7 +146,7 @@ def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
         row[name] = metric.value
         if name.startswith("memory_") and largest is not None and metric.per_rank and len(metric.per_rank) == len(peaks):
             row[name] = metric.per_rank[largest]
-        if metric.low is not None and metric.high is not None:
+        if metric.low is not None and metric.high is not None and math.isfinite(metric.high - metric.low):
             row[f"{name}_low"], row[f"{name}_high"] = metric.low, metric.high
     return row
 
@@ -159,7 +166,8 @@ def _variants(table: pd.DataFrame) -> list[str]:
         index=table.index,
     )
     differs = settings.groupby(table["model"]).transform("nunique") > 1
-    names = settings.where(differs, "").agg(lambda row: " · ".join(filter(None, row)), axis="columns") if len(table) else []
+    told = settings.where(differs, "")
+    names = [" · ".join(filter(None, row)) for row in zip(*(told[name].tolist() for name in told), strict=True)]
     # Cells may differ in what has no short name, such as the protocol: their ids tell them apart.
     same = table[["run", "model", "technique", "layout"]].assign(name=names).duplicated(keep=False)
     return [" · ".join(filter(None, (n, c[:6] if s else ""))) for n, c, s in zip(names, table["cell_id"], same, strict=True)]

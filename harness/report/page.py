@@ -1,27 +1,34 @@
 """The report as one self-contained page: everything it shows is in the file, and it loads nothing.
 
-Every string from a record goes through the template's escaping; the drawings alone are inserted as they are, and their
-text was escaped by the SVG writer.
+Every string from a record goes through the template's escaping, or reaches the page's script as data that it sets as
+text; the drawings alone are inserted as they are, and their text was escaped by the SVG writer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 import jinja2
 import pandas as pd
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from benchmarks.cell import Cell
-from harness.report.answers import answers, outcome
+from harness.report import rows
+from harness.report.answers import Answer, answers, outcome
 from harness.report.explain import tell
 from harness.report.plots import Picture
 from harness.report.runs import Run
-from harness.report.words import CPU_SENTENCE, amount, error, number
+from harness.report.words import CPU_SENTENCE, shortened
 
 TEMPLATE = "page.html.j2"
+MOST_TOLD = 1000
+"""Cells that are told in full to a browser without scripts."""
+MOST_LISTED = 100
+"""Items of a list that a reader is not expected to read to its end."""
+LONGEST_REASON = 300
 
 
 def page(runs: Sequence[Run], table: pd.DataFrame, pictures: Mapping[str, Sequence[Picture]]) -> str:
@@ -31,43 +38,93 @@ def page(runs: Sequence[Run], table: pd.DataFrame, pictures: Mapping[str, Sequen
         table: `frame.frame(runs)`.
         pictures: by heading, within the pictures' theme.
     """
+    here = Path(__file__).parent
     environment = jinja2.Environment(
-        loader=jinja2.FileSystemLoader(Path(__file__).parent),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        trim_blocks=True,
+        loader=jinja2.FileSystemLoader(here), autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True
     )
-    environment.filters |= {"error": error}
-    # pandas' missing values are falsy nowhere: a template wants None.
-    cells = table.astype(object).where(table.notna(), None).to_dict("records")
+    shown = rows.columns(table)
+    keys = list(zip(shown["run"], shown["cell_id"], strict=True))
+    places = {key: place for place, key in enumerate((run.name, record.cell_id) for run in runs for record in run.records)}
+    found = answers(table)
     return environment.get_template(TEMPLATE).render(
+        style=Markup((here / "page.css").read_text(encoding="utf-8")),
+        script=Markup((here / "page.js").read_text(encoding="utf-8")),
         runs=[run.name for run in runs],
         outcome={run.name: outcome(table[table["run"] == run.name]) for run in runs},
-        waiting={run.name: waiting for run in runs if (waiting := _without_record(run))},
-        cpu=CPU_SENTENCE if any("cpu" in cell["caveat_words"].split() for cell in cells) else None,
-        answers=answers(table),
+        waiting={run.name: _limited(waiting) for run in runs if (waiting := _without_record(run))},
+        bad_lines={run.name: _limited([asdict(line) for line in run.bad_lines]) for run in runs if run.bad_lines},
+        cpu=CPU_SENTENCE if any("cpu" in words.split() for words in table["caveat_words"].unique()) else None,
+        answers=[(answer, _anchors(answer)) for answer in found],
         pictures={heading: [(picture, Markup(picture.inline())) for picture in drawn] for heading, drawn in pictures.items()},
-        cells=[cell | _written(cell) for cell in cells],
-        caveats=_caveats(runs),
+        count=len(table),
+        data=Markup(rows.as_json(shown, [places[key] for key in keys])),
+        packs=[Markup(pack) for pack in rows.packs(runs, dict(zip(keys, table["command"], strict=True)))],
+        static_rows=_static_rows(shown, several=len(runs) > 1),
+        told=list(_told(runs, found)),
+        lost=_limited(_lost(table)),
+        caveats=_limited(_caveats(runs)),
         environments=[(run.name, dict(_flat(run.environment)), dict(_flat(_about(run)))) for run in runs],
-        told=[(run.name, record, tell(record)) for run in runs for record in run.records],
     )
 
 
-def _written(cell: dict[str, Any]) -> dict[str, Any]:
-    """A cell's figures as text, empty where there is none."""
-    low, high = cell["tokens_per_second_low"], cell["tokens_per_second_high"]
-    texts = {
-        "interval": f"{number(low)} – {number(high)}" if low is not None and high is not None else "",
-        "rate": number(cell["tokens_per_second"]) if cell["tokens_per_second"] is not None else "",
-        "step": amount(cell["step_seconds"], "s") if cell["step_seconds"] is not None else "",
-        "peak": amount(cell["peak_memory_bytes"], "bytes") if cell["peak_memory_bytes"] is not None else "",
-    }
-    return {"text": texts, "anchor": _anchor(cell["run"], cell["cell_id"])}
+def _limited(items: list) -> tuple[list, int]:
+    """The first items, and how many more there are."""
+    return items[:MOST_LISTED], max(0, len(items) - MOST_LISTED)
 
 
-def _anchor(run: str, cell_id: str) -> str:
-    return f"cell-{run}-{cell_id}".replace(" ", "-")
+def _anchors(answer: Answer) -> dict[str, str]:
+    """Cell id -> anchor, of the cells that an answer names."""
+    return {choice.cell_id: rows.anchor(answer.run, choice.cell_id) for choice in _choices(answer)}
+
+
+def _choices(answer: Answer) -> list:
+    return [choice for choice in (answer.fastest, answer.leanest, *answer.pareto) if choice]
+
+
+def _static_rows(shown: pd.DataFrame, *, several: bool) -> Markup:
+    """The rows of the table for a browser without scripts. Written here, as a template takes too long for 20,000."""
+    names = [*(["run"] if several else []), "cell_id", "model", "label", "technique", "devices", "status", "tokens_per_second",
+             "interval", "step_seconds", "peak_memory_bytes", "parity", "update_error", "caveat_words", "reason"]  # fmt: skip
+    texts = [
+        [rows.written(name, value) if name in rows.FIGURES else value for value in shown[name]]
+        if name in rows.FIGURES
+        else shown[name]
+        for name in names
+    ]
+    lines = ("<tr>" + "".join(f"<td>{escape(text or '')}" for text in row) for row in zip(*texts, strict=True))
+    return Markup("\n".join(lines))
+
+
+def _told(runs: Sequence[Run], found: Sequence[Answer]) -> Iterator[tuple[str, str, Any, str]]:
+    """(run, anchor, record, text) of the cells that answers name, and then of others up to `MOST_TOLD`."""
+    named = {(answer.run, choice.cell_id) for answer in found for choice in _choices(answer)}
+    everything = [(run.name, record) for run in runs for record in run.records]
+    first = sorted(everything, key=lambda item: (item[0], item[1].cell_id) not in named)
+    chosen = {(run, record.cell_id) for run, record in first[: max(MOST_TOLD, len(named))]}
+    for run, record in everything:
+        if (run, record.cell_id) in chosen:
+            yield run, rows.anchor(run, record.cell_id), record, tell(record)
+
+
+def _lost(table: pd.DataFrame) -> list[dict[str, Any]]:
+    """Why cells have no verified figure: each reason once, with how many cells it stands for; the most frequent first."""
+    lost = table[~table["verified"]]
+    found = []
+    for (word, phase, reason), cells in lost.fillna({"phase": "", "reason": ""}).groupby(
+        ["word", "phase", "reason"], sort=False
+    ):
+        names = [f"{model} {label}" for model, label in zip(cells["model"], cells["label"], strict=True)]
+        found.append(
+            {
+                "word": word,
+                "phase": phase,
+                "reason": shortened(reason, LONGEST_REASON) or "no reason was recorded",
+                "count": len(cells),
+                "names": "; ".join(names[:4]) + ("; …" if len(names) > 4 else ""),
+                "anchor": rows.anchor(cells["run"].iloc[0], cells["cell_id"].iloc[0]),
+            }
+        )
+    return sorted(found, key=lambda reason: -reason["count"])
 
 
 def _caveats(runs: Sequence[Run]) -> list[tuple[str, int, int]]:

@@ -24,6 +24,15 @@ class Run:
     """`environment.json`: the machine, versions and settings."""
     about: dict[str, Any] = field(default_factory=dict)
     """`run.json`: suite, arguments, versions."""
+    bad_lines: tuple[store.BadLine, ...] = ()
+    """Lines of `records.jsonl` that are no record."""
+
+    @property
+    def device_memory_bytes(self) -> int | None:
+        """What one device holds, where the environment says so; on CPU the machine's memory, which all ranks share."""
+        site = self.environment.get("site")
+        given = site.get("memory_bytes") if isinstance(site, dict) else None
+        return given if isinstance(given, int) and given > 0 else None
 
 
 def read(folders: Sequence[Path | str]) -> list[Run]:
@@ -43,7 +52,8 @@ def read(folders: Sequence[Path | str]) -> list[Run]:
         stored = store.read(folder)
         # A resumed run may have tried a cell again; the last word counts.
         records = tuple({record.cell_id: record for record in stored.records}.values())
-        runs.append(Run(name=name, records=records, environment=stored.environment, about=stored.run))
+        bad = tuple(stored.bad_lines)
+        runs.append(Run(name=name, records=records, environment=stored.environment, about=stored.run, bad_lines=bad))
     return runs
 
 

@@ -23,7 +23,7 @@ CPU_SENTENCE = "CPU run: it proves the strategies and the harness and does not r
 
 def plain(text: str) -> str:
     """The text on one line, without control characters, which no SVG may hold."""
-    return "".join(c if c.isprintable() else " " for c in text)
+    return text if text.isprintable() else "".join(c if c.isprintable() else " " for c in text)
 
 
 def slug(text: str) -> str:
@@ -86,4 +86,4 @@ def counted(words: Iterable[str], of: int) -> str:
     counts = sorted(found.items(), key=lambda item: (-item[1], item[0]))
     if of == 1:
         return ", ".join(sorted(found))
-    return ", ".join(f"{word} (all {of} cells)" if n == of else f"{word} ({n} of {of})" for word, n in counts)
+    return ", ".join(f"{word} (all {of:,} cells)" if n == of else f"{word} ({n:,} of {of:,})" for word, n in counts)

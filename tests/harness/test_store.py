@@ -1,6 +1,7 @@
 """The store: a line is complete or absent, whatever is killed when."""
 
 import json
+import math
 import os
 import random
 import signal
@@ -14,7 +15,7 @@ import pytest
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
 from harness import store
-from harness.record import Record
+from harness.record import Metric, Record
 
 ROOT = Path(__file__).parents[2]
 
@@ -52,7 +53,10 @@ def test_a_torn_last_line_is_no_record(folder):
     store.append(folder, record(1))
     with (folder / "records.jsonl").open("a") as file:
         file.write('{"schema": 1, "run_')
-    assert [r.cell.seed for r in store.read(folder).records] == [1]
+    run = store.read(folder)
+    assert [r.cell.seed for r in run.records] == [1]
+    assert [(line.number, line.torn) for line in run.bad_lines] == [(2, True)]
+    assert store.read_whole(folder).records == run.records
 
 
 def test_the_next_append_sets_a_torn_line_aside(folder):
@@ -100,12 +104,40 @@ def test_half_a_write_leaves_nothing(folder, monkeypatch):
     assert [r.cell.seed for r in store.read(folder).records] == [1]
 
 
-def test_a_line_that_is_no_record_is_named(folder):
+HOSTILE = {
+    "status": lambda line: json.dumps({**json.loads(line), "status": "fine"}).encode(),
+    "it is of schema 7": lambda line: json.dumps({**json.loads(line), "schema": 7}).encode(),
+    "it is of schema 'x'": lambda line: json.dumps({"schema": "x", "new": 1}).encode(),
+    "it is not UTF-8": lambda line: b"\xff\xfe",
+    "the line": lambda line: b"[1, 2",
+    "metrics.step_seconds.value": lambda line: json.dumps(
+        {**json.loads(line), "metrics": {"step_seconds": {"value": None, "unit": "s"}}}
+    ).encode(),
+}
+"""By the beginning of the reason: what makes a line of a good one."""
+
+
+@pytest.mark.parametrize("reason", HOSTILE)
+def test_a_line_that_is_no_record_is_named_and_takes_no_other_with_it(folder, reason):
     store.append(folder, record(1))
-    with (folder / "records.jsonl").open("a") as file:
-        file.write(json.dumps({**json.loads(record(2).to_line()), "status": "fine"}) + "\n")
-    with pytest.raises(UsageError, match=r"line 2 of '.*records.jsonl' is no record of schema 1: status"):
-        store.read(folder)
+    with (folder / "records.jsonl").open("ab") as file:
+        file.write(HOSTILE[reason](record(2).to_line()) + b"\n")
+    store.append(folder, record(3))
+    run = store.read(folder)
+    assert [r.cell.seed for r in run.records] == [1, 3]
+    (bad,) = run.bad_lines
+    assert bad.number == 2 and bad.reason.startswith(reason) and len(bad.reason) < 500
+    with pytest.raises(UsageError, match=r"line 2 of '.*records.jsonl' is no record of schema 1: "):
+        store.read_whole(folder)
+
+
+def test_what_is_no_number_is_read_back(folder):
+    metrics = {"final_loss": Metric(value=float("nan"), unit="nats", low=float("-inf"))}
+    store.append(folder, record(1, metrics=metrics))
+    (read,) = store.read(folder).records
+    assert math.isnan(read.metrics["final_loss"].value) and read.metrics["final_loss"].low == float("-inf")
+    line = (folder / "records.jsonl").read_text()
+    json.loads(line, parse_constant=lambda word: pytest.fail(f"{word} is no JSON"))
 
 
 @pytest.mark.parametrize("content", ["run.json", "notes.txt"])

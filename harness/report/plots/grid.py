@@ -1,6 +1,7 @@
 """Rows of bars: one row per layout, one panel per technique, in each slot one bar per run.
 
-Every cell that was asked for has its slot: a bar, or a hatched stub and the word for why there is none.
+Every cell that was asked for has its slot: a bar, or a hatched stub and the word for why there is none. Only where there
+are more rows than anyone reads are the best alone drawn, and the rest is counted in a line below them.
 """
 
 from __future__ import annotations
@@ -12,11 +13,13 @@ import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from harness.report.plots.style import FAINT, GRID, INK, canvas, pages
+from harness.report.plots.style import FAINT, GRID, INK, canvas, more, pages
 from harness.report.words import shortened
 
 MOST_BARS = 32
 """Bars above each other in one picture."""
+MOST_PAGES = 4
+"""Pages that one picture may be cut into."""
 INCHES_PER_BAR = 0.23
 
 
@@ -35,6 +38,8 @@ class Grid:
     """All rows of the model and precision: pages of one picture share their axis."""
     devices: list[int]
     """All device counts of the table: each has one colour everywhere."""
+    rest: str
+    """What is said of the cells of the family that have no slot on any page; empty where all have one."""
 
     @property
     def thickness(self) -> float:
@@ -77,16 +82,25 @@ class Grid:
                     axes.axhline(y - 0.5, color=GRID, linewidth=1.2)
             for side in ("top", "right", "bottom"):
                 axes.spines[side].set_visible(False)
+        if self.rest:
+            place = {"xycoords": "axes fraction", "textcoords": "offset points", "va": "top"}
+            self.first.annotate(self.rest, (0, 0), (0, -50), fontsize=7, color=INK, style="italic", **place)
 
 
-def grids(table: pd.DataFrame) -> Iterator[tuple[str, str, Grid, int, int]]:
-    """One grid for each model, precision and page: (model, precision, grid, page from 1, pages)."""
+def grids(table: pd.DataFrame, best: str, *, ascending: bool) -> Iterator[tuple[str, str, Grid, int, int]]:
+    """One grid for each model, precision and page: (model, precision, grid, page from 1, pages).
+
+    Args:
+        best: the column by which rows are chosen where there are too many, its smallest values first if `ascending`.
+    """
     shared = {"runs": list(dict.fromkeys(table["run"])), "devices": sorted({int(d) for d in table["devices"]})}
-    for (model, precision), cells in table.groupby(["model", "precision"], sort=False):
-        all_techniques = list(dict.fromkeys(cells["technique"]))
-        cells = cells.sort_values("devices", kind="stable")
+    for (model, precision), family in table.groupby(["model", "precision"], sort=False):
+        all_techniques = list(dict.fromkeys(family["technique"]))
         runs = len(shared["runs"])
-        cut = pages(list(dict.fromkeys(cells["label"])), max(8, MOST_BARS // runs))
+        most = max(8, MOST_BARS // runs)
+        cells = _chosen(family, most, best, ascending=ascending).sort_values("devices", kind="stable")
+        rest = _rest(family, cells)
+        cut = pages(list(dict.fromkeys(cells["label"])), most)
         for page, labels in enumerate(cut, start=1):
             here = cells[cells["label"].isin(labels)]
             techniques = [technique for technique in all_techniques if (here["technique"] == technique).any()]
@@ -94,5 +108,18 @@ def grids(table: pd.DataFrame) -> Iterator[tuple[str, str, Grid, int, int]]:
             figure = canvas(3.4 * len(techniques) if len(techniques) > 1 else 5.0, height)
             axes = figure.subplots(1, len(techniques), sharey=True, squeeze=False)[0]
             panels = dict(zip(techniques, axes, strict=True))
-            grid = Grid(figure=figure, panels=panels, labels=labels, cells=here, family=cells, **shared)
+            grid = Grid(figure=figure, panels=panels, labels=labels, cells=here, family=family, rest=rest, **shared)
             yield model, precision, grid, page, len(cut)
+
+
+def _chosen(family: pd.DataFrame, most: int, best: str, *, ascending: bool) -> pd.DataFrame:
+    """All cells, or those in the rows of the `most` best verified ones where all would take too many pages."""
+    if family["label"].nunique() <= MOST_PAGES * most:
+        return family
+    ranked = family.sort_values(["verified", best], ascending=[False, ascending], kind="stable")
+    return family[family["label"].isin(ranked["label"].drop_duplicates().head(most))]
+
+
+def _rest(family: pd.DataFrame, drawn: pd.DataFrame) -> str:
+    rest = family.drop(drawn.index)
+    return f"Not drawn, as they are behind these: {more(rest)}" if len(rest) else ""

@@ -2,22 +2,37 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.figure import Figure
 
-from harness.report.plots.style import FAINT, INK, PALETTE, Picture, canvas, legend_above, notes, page_suffix, pages
+from harness.report.plots.style import (
+    FAINT,
+    INK,
+    NAMES,
+    PALETTE,
+    Picture,
+    canvas,
+    legend_above,
+    more,
+    notes,
+    page_suffix,
+    pages,
+)
 from harness.report.words import shortened, slug
 
 QUANTITIES = {"loss": "loss", "gradient_norm": "gradient norm", "update": "parameter update"}
-MOST_ROWS = 40
+MARKS = ("quantity", "share", *(f"{name}_{what}" for name in QUANTITIES for what in ("error", "tolerance")))
+MOST_ROWS, MOST_PAGES = 40, 4
 LEAST, LARGEST = 1e-5, 1e3
 TICKS = (1e-5, 1e-4, 1e-3, 0.01, 0.1, 1, 10, 100, 1000)
 """Ends of the axis; what lies beyond is drawn at the end."""
 CAPTION = (
     "Largest error against the single-device run, as a share of its tolerance: left of the line agrees, right of it is a "
     f"different training step. Errors below {LEAST:g} of the tolerance, 0 among them, are drawn at the left end, those beyond "
-    f"{LARGEST:g} times it at the right end. Cells that were skipped as illegal have nothing to verify and are left out."
+    f"{LARGEST:g} times it at the right end. A row without marks is of a cell that did not come so far; its word says why."
 )
 
 
@@ -30,31 +45,37 @@ def shares(table: pd.DataFrame) -> pd.DataFrame:
     return pd.concat(parts).dropna(subset="share")
 
 
-def parity(table: pd.DataFrame) -> list[Picture]:
-    """One picture per model and page; `data` has the marks."""
-    table = table[table["status"] != "skipped"]
+def parity(table: pd.DataFrame) -> Iterator[Picture]:
+    """One picture per model and page; `data` has the marks, and one row for each cell without any."""
     names = table["label"] + "  " + table["technique"]
     if table["run"].nunique() > 1:
         names += "  [" + table["run"] + "]"
     table = table.assign(row=names)
-    pictures = []
-    for model, cells in table.groupby("model", sort=False):
+    for model, family in table.groupby("model", sort=False):
+        cells, rest = _chosen(family)
         cut = pages(list(dict.fromkeys(cells["row"])), MOST_ROWS)
         for page, rows in enumerate(cut, start=1):
             title, name = page_suffix(page, len(cut))
             here = cells[cells["row"].isin(rows)]
             marks = shares(here)
-            pictures.append(
-                Picture(
-                    name=f"parity-{slug(model)}{name}",
-                    title=f"Parity of {model} with a single device{title}",
-                    caption=CAPTION,
-                    notes=notes(here),
-                    data=marks,
-                    figure=_draw(here, marks, rows),
-                )
+            yield Picture(
+                name=f"parity-{slug(model)}{name}",
+                title=f"Parity of {model} with a single device{title}",
+                caption=CAPTION + rest,
+                notes=notes(here),
+                data=pd.concat([marks, here[~here.index.isin(marks.index)]])[[*NAMES, *(c for c in MARKS if c in marks)]],
+                figure=_draw(here, marks, rows),
             )
-    return pictures
+
+
+def _chosen(family: pd.DataFrame) -> tuple[pd.DataFrame, str]:
+    """All cells, or those with the largest errors where all would take too many pages, and what is said of the rest."""
+    if family["row"].nunique() <= MOST_PAGES * MOST_ROWS:
+        return family, ""
+    worst = shares(family).sort_values("share", ascending=False)["row"].drop_duplicates().head(MOST_ROWS)
+    cells = family[family["row"].isin(worst)]
+    rest = family.drop(cells.index)
+    return cells, f" These have the largest errors; not drawn are {more(rest)}"
 
 
 def _draw(cells: pd.DataFrame, marks: pd.DataFrame, rows: list[str]) -> Figure:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 
+import numpy as np
 import pandas as pd
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
-from harness.report.curves import curves
+from harness.report.curves import curves, fitted
 from harness.report.plots.style import FAINT, INK, MARKERS, PALETTE, Picture, canvas, notes, page_suffix, pages
 from harness.report.words import number, shortened, slug
 
@@ -19,18 +21,21 @@ CAPTIONS = {
     "weak": "Weak scaling: the batch per device stays the same. ",
 }
 CAPTION = (
-    "Above, tokens per second on a log scale with 95 % intervals; below, throughput per device as a share of the base's, which "
-    "is the single device or else the smallest count of the line. The dashed line is ideal: n devices are n times as fast. A "
-    "cross at the bottom is a cell without a figure. s: fitted serial fraction, the share of the work that does not spread."
+    "Above, tokens per second on a log scale; below, throughput per device as a share of the base's, which is the single "
+    "device or else the smallest count that has a figure. Bands are 95 % intervals of the timed steps of one run. The dashed "
+    "line is ideal: n devices are n times as fast; dotted lines are the fit. A cross at the bottom is a cell without a "
+    "verified figure. s: fitted serial fraction, the share of the work that does not spread."
 )
+NAMES = ("run", "cell_id", "model", "technique", "line", "series", "layout", "kind", "batch", "microbatches", "devices")
+FIGURES = ("tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "base_layout", "base_devices", "speedup",
+           "efficiency", "serial_fraction")  # fmt: skip
 
 
-def scaling(table: pd.DataFrame) -> list[Picture]:
+def scaling(table: pd.DataFrame) -> Iterator[Picture]:
     """Pictures of all curves of two device counts and more; `data` has the points."""
     points = _worth_drawing(curves(table), table)
     named_runs = table["run"].nunique() > 1
     points, table = points.assign(line=_line(points, named_runs)), table.assign(line=_line(table, named_runs))
-    pictures = []
     for key, group in points.groupby(["model", "technique", "conditions", "kind", "batch"], sort=False):
         model, technique, conditions, kind, batch = key
         lost = _without_figure(table, *key)
@@ -40,17 +45,14 @@ def scaling(table: pd.DataFrame) -> list[Picture]:
         for page, here in enumerate(cut, start=1):
             title, name = page_suffix(page, len(cut))
             drawn = group[group["line"].isin([line for _, lines in here for line in lines])]
-            pictures.append(
-                Picture(
-                    name=f"scaling-{slug(model)}-{slug(technique)}-{kind}-{slug(work)}{name}",
-                    title=f"{kind.capitalize()} scaling of {model} in {technique}, {work}{title}",
-                    caption=CAPTIONS[kind] + CAPTION,
-                    notes=notes(table[table["cell_id"].isin(drawn["cell_id"])]),
-                    data=drawn,
-                    figure=_draw(here, drawn, lost),
-                )
+            yield Picture(
+                name=f"scaling-{slug(model)}-{slug(technique)}-{kind}-{slug(work)}{name}",
+                title=f"{kind.capitalize()} scaling of {model} in {technique}, {work}{title}",
+                caption=CAPTIONS[kind] + CAPTION,
+                notes=notes(pd.concat([table[table["cell_id"].isin(drawn["cell_id"])], lost])),
+                data=drawn[[*NAMES, *FIGURES]],
+                figure=_draw(here, drawn, lost),
             )
-    return pictures
 
 
 def _without_figure(table: pd.DataFrame, model: str, technique: str, conditions: str, kind: str, batch: float) -> pd.DataFrame:
@@ -121,10 +123,19 @@ def _draw_line(upper: Axes, lower: Axes, line: pd.DataFrame, name: str, colour: 
     fraction = line["serial_fraction"].iloc[0]
     label = shortened(name, 52) + (f"  s={fraction:.2g}" if pd.notna(fraction) else "")
     devices = line["devices"].astype("float64")
-    upper.errorbar(
-        devices, middle, yerr=[middle - low, high - middle], color=colour, marker=marker, markersize=4.5, capsize=2, label=label
-    )
+    upper.plot(devices, middle, color=colour, marker=marker, markersize=4.5, label=label)
+    upper.fill_between(devices, low, high, color=colour, alpha=0.22, linewidth=0)
     lower.plot(devices, line["efficiency"], color=colour, marker=marker, markersize=4.5)
+    per_unit = line["efficiency"] / middle  # the base's own interval is left out: it is the same for all points
+    lower.fill_between(devices, low * per_unit, high * per_unit, color=colour, alpha=0.22, linewidth=0)
+    if pd.notna(fraction):
+        times = np.geomspace(1, devices.max() / devices.min(), 40)
+        speedup = fitted(line["kind"].iloc[0], times, fraction)
+        # A fit can leave the range where the law has a meaning, when spreading makes more work than it saves.
+        use = speedup > 0
+        base = {"color": colour, "linestyle": ":", "linewidth": 1}
+        upper.plot(devices.min() * times[use], middle.iloc[0] * speedup[use], **base)
+        lower.plot(devices.min() * times[use], speedup[use] / times[use], **base)
 
 
 def _draw_ideal(axes: Axes, points: pd.DataFrame) -> None:

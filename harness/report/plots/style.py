@@ -29,6 +29,8 @@ PAGE_COLOURS = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--line)", P
 PALETTE = tuple(sns.color_palette("colorblind").as_hex())
 DPI = 144
 """Of the PNG, and of the figure from the start: text is measured at the size at which it is drawn."""
+NAMES = ("run", "cell_id", "model", "label", "technique", "devices", "status", "word", "verdict")
+"""Columns that say which cell a mark is of and how it ended; the first ones of every picture's data."""
 MARKERS = ("o", "s", "D", "^", "v", "P", "X", "*")
 
 _NO_METADATA = {"Creator": None, "Date": None, "Format": None, "Type": None}
@@ -46,7 +48,7 @@ class Picture:
     notes: str
     """What must be known to read it right: the caveats of its cells."""
     data: pd.DataFrame
-    """What is drawn, one row per mark."""
+    """What is drawn, one row per mark; `<name>.csv`."""
     figure: Figure
 
     def inline(self) -> str:
@@ -59,10 +61,10 @@ class Picture:
         return drawing
 
     def save(self, folder: Path) -> None:
-        """Write `<name>.png` and `<name>.svg`, with title, caption and caveats around the drawing."""
+        """Write `<name>.png` and `<name>.svg`, with title, caption and caveats around the drawing, and `<name>.csv`."""
         width, height = self.figure.get_size_inches()
         box = self.figure.get_tightbbox()
-        longest = int((box.x1 - box.x0) * 17)
+        longest = max(80, int((box.x1 - box.x0) * 17))
         words = [*textwrap.wrap(self.caption, longest), *textwrap.wrap(self.notes, longest)]
         looks = {"x": box.x0 / width, "ha": "left"}
         above = self.figure.text(
@@ -72,6 +74,7 @@ class Picture:
         around = _around(self.figure)
         self.figure.savefig(folder / f"{self.name}.png", bbox_inches=around, metadata={"Software": None})
         self.figure.savefig(folder / f"{self.name}.svg", bbox_inches=around, metadata=_NO_METADATA)
+        self.data.to_csv(folder / f"{self.name}.csv", index=False)
         above.remove()
         below.remove()
 
@@ -117,12 +120,20 @@ def theme() -> Iterator[None]:
 
 
 def notes(cells: pd.DataFrame) -> str:
-    """The caveats of a picture's cells in one line, after what a CPU run may be read for."""
+    """What must be known of a picture's cells: what a CPU run may be read for, how many have no figure, their caveats."""
     words = [word for text in cells["caveat_words"] for word in text.split()]
     sentences = [CPU_SENTENCE] if "cpu" in words else []
+    ends = cells["word"][cells["word"] != ""]
+    if len(ends):
+        sentences.append(f"Without a verified figure: {counted(ends, len(cells))}.")
     if words:
         sentences.append(f"Caveats: {counted(words, len(cells))}.")
     return plain(" ".join(sentences))
+
+
+def more(cells: pd.DataFrame) -> str:
+    """Cells that a picture has no room for, counted by how they ended."""
+    return f"{len(cells):,} more cells: {counted(cells['word'].replace('', 'verified'), len(cells))}."
 
 
 def canvas(width: float, height: float) -> Figure:

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pandas as pd
 import seaborn as sns
 from matplotlib.patches import Patch
 
 from harness.report.plots.grid import Grid, grids
-from harness.report.plots.style import FAINT, INK, PALETTE, Picture, legend_above, notes, page_suffix
+from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, Picture, legend_above, notes, page_suffix
 from harness.report.words import number, slug
 
+FIGURES = ("tokens_per_second", "tokens_per_second_low", "tokens_per_second_high")
 CAPTION = (
     "Tokens of the global batch per second; longer is faster. Dark lines are 95 % intervals of the timed steps of one run. "
     "A hatched stub with a word stands where a cell has no figure, a hatched bar where it could not be held against one device."
@@ -17,23 +20,19 @@ CAPTION = (
 )
 
 
-def throughput(table: pd.DataFrame) -> list[Picture]:
+def throughput(table: pd.DataFrame) -> Iterator[Picture]:
     """Pictures of `tokens_per_second`; `data` has the cells that have a slot."""
-    pictures = []
-    for model, precision, grid, page, count in grids(table):
+    for model, precision, grid, page, count in grids(table, "tokens_per_second", ascending=False):
         title, name = page_suffix(page, count)
         _draw(grid)
-        pictures.append(
-            Picture(
-                name=f"throughput-{slug(model)}-{precision}{name}",
-                title=f"Throughput of {model} in {precision}{title}",
-                caption=CAPTION,
-                notes=notes(grid.cells),
-                data=grid.cells,
-                figure=grid.figure,
-            )
+        yield Picture(
+            name=f"throughput-{slug(model)}-{precision}{name}",
+            title=f"Throughput of {model} in {precision}{title}",
+            caption=CAPTION,
+            notes=notes(grid.cells),
+            data=grid.cells[[*NAMES, *FIGURES]],
+            figure=grid.figure,
         )
-    return pictures
 
 
 def _draw(grid: Grid) -> None:

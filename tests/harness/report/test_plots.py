@@ -1,8 +1,11 @@
 import xml.etree.ElementTree as ElementTree
+from dataclasses import replace
 
+import pandas as pd
 import pytest
 
 from benchmarks.cell import Batch
+from harness.report import plots
 from harness.report.frame import frame
 from harness.report.plots import draw_all, theme
 from harness.report.plots.parity import shares
@@ -118,12 +121,13 @@ def test_parity_is_the_share_of_the_tolerance(factory):
     }  # fmt: skip
 
 
-def test_parity_shows_failures_and_leaves_out_what_was_skipped(factory):
+def test_parity_shows_every_cell(factory):
     (picture,) = drawn(factory, *factory.every_kind())["Parity"]
     (axes,) = picture.figure.axes
-    labels = [tick.get_text() for tick in axes.get_yticklabels()]
-    assert len(labels) == 10 and not any("tp=4:hand" in label for label in labels)
-    assert {"diverged", "crashed", "timed out", "out of memory", "not comparable", "passed"} == set(words(picture.figure))
+    assert len(axes.get_yticklabels()) == 11
+    ends = {"diverged", "crashed", "timed out", "out of memory", "skipped", "not comparable", "passed"}
+    assert ends == set(words(picture.figure))
+    assert picture.data["cell_id"].nunique() == 11
 
 
 def test_cpu_pictures_say_what_they_do_not_do(factory):
@@ -169,3 +173,103 @@ def test_a_dollar_is_a_dollar(factory):
 def test_pages_are_even():
     assert pages(list("abcdefg"), 3) == [["a", "b"], ["c", "d", "e"], ["f", "g"]]
     assert pages([], 3) == []
+
+
+def test_the_limit_of_a_device_is_a_line_where_bars_come_near_it_and_words_where_they_do_not(factory):
+    for limit, near in ((40 * 2**20, True), (80 * 2**30, False)):
+        run = factory.run(factory.record(parts=(8, 8, 8, 4, 2)))
+        table = frame([replace(run, environment={"site": {"memory_bytes": limit}})])
+        (picture,) = draw_all(table)["Peak memory"]
+        (axes,) = picture.figure.axes
+        lines = [line.get_xdata()[0] for line in axes.lines if line.get_linestyle() == "--"]
+        assert lines == ([40] if near else [])
+        assert ("limit 80 GiB, off the axis" in axes.get_xlabel()) != near
+        assert set(picture.data["device_memory_bytes"]) == {limit}
+
+
+def test_the_front_is_what_nothing_beats(factory):
+    records = [
+        factory.record("single", tokens=1000, parts=(8, 8, 16, 4, 4)),
+        factory.record("dp=2:ddp", tokens=2000, parts=(8, 8, 16, 4, 4)),
+        factory.record("dp=2:fsdp", tokens=1500, parts=(4, 4, 8, 2, 2)),
+        factory.record("dp=4:fsdp", tokens=1400, parts=(2, 2, 4, 1, 1)),
+        factory.record("tp=2:hand", tokens=9000, parts=(1, 1, 1, 1, 1), verdict="not comparable", reason="widths differ"),
+        factory.record("tp=4:hand", status="oom", reason="no room"),
+    ]
+    (picture,) = drawn(factory, *records)["Memory against throughput"]
+    numbers = picture.data.set_index("label")["front"].dropna()
+    assert dict(numbers) == {"dp=4:fsdp": 1, "dp=2:fsdp": 2, "dp=2:ddp": 3}
+    (axes,) = picture.figure.axes
+    marks = [line for line in axes.lines if line.get_linestyle() == "None"]
+    points = [point for line in marks for point in zip(line.get_xdata(), line.get_ydata(), strict=True)]
+    assert sorted(points) == [(5, 9000), (10, 1400), (20, 1500), (40, 1000), (40, 2000)]
+    (front,) = [line for line in axes.lines if line.get_drawstyle() == "steps-post"]
+    assert list(front.get_xdata()) == [10, 20, 40] and list(front.get_ydata()) == [1400, 1500, 2000]
+    text = " ".join(words(picture.figure))
+    assert "1  dp=4:fsdp in fp32: 10 MiB, 1,400 tokens/s" in text and "out of memory: tp=4:hand in fp32" in text
+
+
+def test_slopes_are_between_cells_that_differ_in_nothing_else(factory):
+    records = [
+        factory.record("dp=2:ddp", tokens=1000, parts=(4, 4, 8, 4, 0)),
+        factory.record("dp=2:ddp", tokens=1500, parts=(4, 4, 8, 2, 0), precision="bf16"),
+        factory.record("dp=2:ddp", tokens=700, parts=(4, 4, 8, 1, 0), checkpointing="full"),
+        factory.record("dp=4:ddp", tokens=3000),
+        factory.record("dp=4:ddp", precision="bf16", status="crashed", reason="x", phase="build"),
+        factory.record("dp=8:ddp", tokens=3000),
+    ]
+    pictures = {picture.name: picture for picture in drawn(factory, *records)["What a technique buys"]}
+    assert set(pictures) == {"gains-llama-tiny-fp32-to-bf16-none", "gains-llama-tiny-none-to-full-fp32"}
+    picture = pictures["gains-llama-tiny-fp32-to-bf16-none"]
+    left, right = picture.figure.axes
+    assert [list(line.get_ydata()) for line in left.lines] == [[1000, 1500], [3000]]
+    assert [list(line.get_ydata()) for line in right.lines] == [[20, 18], [19]]
+    text = words(picture.figure)
+    assert "dp=2:ddp  ×1.5" in text and "dp=4:ddp  bf16: crashed" in text and "dp=2:ddp  ×0.9" in text
+    assert dict(zip(picture.data["layout"], picture.data["tokens_per_second_factor"].fillna(0), strict=True)) == {
+        "dp=2:ddp": 1.5, "dp=4:ddp": 0,
+    }  # fmt: skip
+
+
+def test_the_map_says_what_fits_where_it_fails_and_why(factory):
+    records = [*factory.every_kind(), factory.record("dp=2:ddp", model="gpt2-tiny", parts=(1, 1, 1, 1, 1))]
+    (picture,) = drawn(factory, *records)["What fits"]
+    text = words(picture.figure)
+    squares = {shown.split(" (")[0] for shown in text}
+    assert squares >= {"38 MiB", "5 MiB", "OOM, warmup", "crashed, build", "diverged, verify", "timed out, measure", "illegal"}
+    assert any("2 key-value heads cannot be cut 4 ways" in shown for shown in text)
+    assert len(picture.data) == len(records) and set(picture.data["end"]) == {
+        "verified", "not comparable", "out of memory", "skipped", "other",
+    }  # fmt: skip
+
+
+def test_every_picture_counts_the_cells_without_a_figure(factory):
+    for heading, pictures in drawn(factory, *factory.every_kind()).items():
+        if heading != "Scaling":  # is about the cells of its curves alone
+            assert all("crashed (1 of 11)" in picture.notes for picture in pictures), heading
+
+
+def test_more_rows_than_anyone_reads_are_counted(factory):
+    records = [factory.record("dp=2:ddp", tokens=n, batch=Batch(global_size=2 * n)) for n in range(1, 140)]
+    records.append(factory.record("tp=2:hand", status="crashed", reason="x"))
+    (picture,) = drawn(factory, *records)["Throughput"]
+    assert len(picture.data) == 32 and picture.data["tokens_per_second"].min() == 108
+    assert any("108 more cells: verified (107 of 108), crashed (1 of 108)" in text for text in words(picture.figure))
+
+
+def test_a_large_table_has_few_pictures_which_say_so(factory, monkeypatch):
+    monkeypatch.setattr(plots, "MANY_CELLS", 5)
+    records = [
+        factory.record(layout, model=m) for m in ("llama-tiny", "gpt2-tiny") for layout in ("single", "tp=2:hand", "dp=2")
+    ]
+    (picture,) = drawn(factory, *records)["Throughput"]
+    assert "Of 6 cells no more pictures of this kind are drawn" in picture.notes
+
+
+def test_a_picture_s_data_is_a_file(factory, tmp_path):
+    for pictures in drawn(factory, *factory.every_kind(), factory.record(precision="bf16")).values():
+        for picture in pictures:
+            picture.save(tmp_path)
+            written = pd.read_csv(tmp_path / f"{picture.name}.csv")
+            assert len(written) == len(picture.data) > 0
+            assert list(written.columns) == list(picture.data.columns)
