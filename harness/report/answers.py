@@ -15,8 +15,8 @@ import pandas as pd
 from harness.report.frame import ANATOMY
 from harness.report.words import amount, number
 
-NEEDED = ["run", "cell_id", "model", "layout", "label", "technique", "devices", "global_batch", "sequence", "verified",
-          "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "peak_memory_bytes"]  # fmt: skip
+NEEDED = ["run", "cell_id", "model", "layout", "label", "technique", "devices", "work", "throughput_unit", "verified",
+          "throughput", "throughput_low", "throughput_high", "peak_memory_bytes"]  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -35,7 +35,7 @@ class Answer:
     run: str
     model: str
     work: str
-    """Global batch and sequence, for example `batch 8×64`."""
+    """Global batch, and sequence where there is one, for example `batch 8×64`."""
     asked: int
     verified: int
     fastest: Choice | None
@@ -50,16 +50,16 @@ def answers(table: pd.DataFrame) -> list[Answer]:
     """One answer per run, model and work, in the order of the table."""
     found = []
     table = table[[*NEEDED, *(f"memory_{part}_bytes" for part in ANATOMY)]]
-    for (run, model, batch, sequence), cells in table.groupby(["run", "model", "global_batch", "sequence"], sort=False):
+    for (run, model, work), cells in table.groupby(["run", "model", "work"], sort=False):
         verified = cells[cells["verified"]]
         found.append(
             Answer(
                 run=run,
                 model=model,
-                work=f"batch {batch}×{sequence}",
+                work=work,
                 asked=len(cells),
                 verified=len(verified),
-                fastest=_fastest(verified[verified["tokens_per_second"].notna()]),
+                fastest=_fastest(verified[verified["throughput"].notna()]),
                 leanest=_leanest(verified[verified["peak_memory_bytes"].notna()]),
                 pareto=_pareto(front(cells)),
             )
@@ -69,10 +69,10 @@ def answers(table: pd.DataFrame) -> list[Answer]:
 
 def front(cells: pd.DataFrame) -> pd.DataFrame:
     """The Pareto front of memory and throughput among the verified of `cells`, the leanest first."""
-    figures = ["peak_memory_bytes", "tokens_per_second"]
+    figures = ["peak_memory_bytes", "throughput"]
     verified = cells[cells["verified"] & cells[figures].notna().all(axis="columns")]
     ranked = verified.sort_values(figures, ascending=[True, False], kind="stable")
-    beaten = ranked["tokens_per_second"] <= ranked["tokens_per_second"].cummax().shift(fill_value=float("-inf"))
+    beaten = ranked["throughput"] <= ranked["throughput"].cummax().shift(fill_value=float("-inf"))
     return ranked[~beaten]
 
 
@@ -81,11 +81,11 @@ def _pareto(chosen: pd.DataFrame) -> tuple[Choice, ...]:
     found: list[Choice] = []
     before = None
     for cell in chosen.to_dict("records"):
-        figures = f"{number(cell['tokens_per_second'])} tokens/s in {amount(cell['peak_memory_bytes'], 'bytes')}"
+        figures = f"{_rate(cell)} in {amount(cell['peak_memory_bytes'], 'bytes')}"
         if before is None:
             why = f"{figures}: the leanest."
         else:
-            faster = cell["tokens_per_second"] / before["tokens_per_second"]
+            faster = cell["throughput"] / before["throughput"]
             more = cell["peak_memory_bytes"] / before["peak_memory_bytes"]
             why = f"{figures}: {faster:.3g} times as fast as the one before, for {more:.3g} times its memory."
         found.append(Choice(cell_id=cell["cell_id"], name=_name(cell), why=why))
@@ -96,21 +96,21 @@ def _pareto(chosen: pd.DataFrame) -> tuple[Choice, ...]:
 def _fastest(cells: pd.DataFrame) -> Choice | None:
     if cells.empty:
         return None
-    ranked = cells.sort_values("tokens_per_second", ascending=False, kind="stable")
+    ranked = cells.sort_values("throughput", ascending=False, kind="stable")
     best = ranked.iloc[0]
-    why = [f"{number(best['tokens_per_second'])} tokens/s{_interval(best)}"]
+    why = [f"{_rate(best)}{_interval(best)}"]
     base = _single(cells, best)
     if base is not None:
-        times = best["tokens_per_second"] / base["tokens_per_second"]
+        times = best["throughput"] / base["throughput"]
         why.append(f"{number(times)} times one device in {base['technique']}")
     if len(ranked) > 1:
         second = ranked.iloc[1]
-        why.append(f"{_against(best, second)} ({number(second['tokens_per_second'])} tokens/s)")
+        why.append(f"{_against(best, second)} ({_rate(second)})")
     return Choice(cell_id=best["cell_id"], name=_name(best), why="; ".join(why) + ".")
 
 
 def _against(best: pd.Series, second: pd.Series) -> str:
-    low, high = best["tokens_per_second_low"], second["tokens_per_second_high"]
+    low, high = best["throughput_low"], second["throughput_high"]
     if pd.isna(low) or pd.isna(high):
         return f"next is {_name(second)}"
     if high >= low:
@@ -121,7 +121,7 @@ def _against(best: pd.Series, second: pd.Series) -> str:
 def _leanest(cells: pd.DataFrame) -> Choice | None:
     if cells.empty:
         return None
-    ranked = cells.sort_values(["peak_memory_bytes", "tokens_per_second"], ascending=[True, False], kind="stable")
+    ranked = cells.sort_values(["peak_memory_bytes", "throughput"], ascending=[True, False], kind="stable")
     best = ranked.iloc[0]
     why = [f"{amount(best['peak_memory_bytes'], 'bytes')} at the peak of its largest rank"]
     base = _single(cells, best)
@@ -131,9 +131,9 @@ def _leanest(cells: pd.DataFrame) -> Choice | None:
         part = max(saved, key=lambda name: saved[name] if pd.notna(saved[name]) else 0)
         if saved[part] > 0:
             why.append(f"it saves most on {part.replace('_', ' ')}, {amount(saved[part], 'bytes')}")
-    quickest = cells["tokens_per_second"].max()
-    if pd.notna(best["tokens_per_second"]) and best["tokens_per_second"] < quickest:
-        why.append(f"it trains at {best['tokens_per_second'] / quickest:.0%} of the fastest cell's speed")
+    quickest = cells["throughput"].max()
+    if pd.notna(best["throughput"]) and best["throughput"] < quickest:
+        why.append(f"it trains at {best['throughput'] / quickest:.0%} of the fastest cell's speed")
     return Choice(cell_id=best["cell_id"], name=_name(best), why="; ".join(why) + ".")
 
 
@@ -151,8 +151,12 @@ def _name(cell: pd.Series | dict) -> str:
     return f"{cell['label']} in {cell['technique']} on {devices} device{'s' if devices > 1 else ''}"
 
 
+def _rate(cell: pd.Series | dict) -> str:
+    return f"{number(cell['throughput'])} {cell['throughput_unit']}"
+
+
 def _interval(cell: pd.Series) -> str:
-    low, high = cell["tokens_per_second_low"], cell["tokens_per_second_high"]
+    low, high = cell["throughput_low"], cell["throughput_high"]
     return f" (95 % interval {number(low)} to {number(high)})" if pd.notna(low) and pd.notna(high) else ""
 
 

@@ -1,12 +1,12 @@
 """Scaling curves found in a table of cells: which layouts were run on several device counts, and how efficient they stayed.
 
 A curve is *strong* where the global batch is the same on every device count, *weak* where the batch per device is.
-Which there are is read off the cells. With throughput T in tokens per second on n devices, against b devices:
+Which there are is read off the cells. With throughput T in tokens or samples per second on n devices, against b devices:
 
     speedup = T(n) / T(b)        efficiency = speedup / (n / b)
 
-which holds for both kinds, as T counts all tokens. The base b is the single device where it was run under the same
-conditions, else the smallest device count of the curve.
+which holds for both kinds, as T counts those of the whole batch. The base b is the single device where it was run under
+the same conditions, else the smallest device count of the curve.
 
 The serial fraction s is fitted by least squares to Amdahl's law, 1 / speedup = s + (1 - s) / p with p = n / b, for
 strong curves (Amdahl 1967), and to Gustafson's, speedup = p - s (p - 1), for weak ones (Gustafson 1988).
@@ -26,8 +26,8 @@ SAME = ["run", "model", "technique", "conditions"]
 CURVE = [*SAME, "kind", "batch", "series", "microbatches"]
 """What all points of a curve share; its single device takes part under the series and microbatches of the others."""
 FEWEST_FITTED = 3
-COLUMNS = [*SAME, "kind", "batch", "microbatches", "series", "axes", "devices", "layout", "cell_id", "tokens_per_second",
-           "tokens_per_second_low", "tokens_per_second_high", "base_layout", "base_devices", "speedup", "efficiency",
+COLUMNS = [*SAME, "kind", "batch", "microbatches", "series", "axes", "devices", "layout", "cell_id", "throughput",
+           "throughput_low", "throughput_high", "throughput_unit", "base_layout", "base_devices", "speedup", "efficiency",
            "serial_fraction"]  # fmt: skip
 
 
@@ -38,7 +38,7 @@ def curves(table: pd.DataFrame) -> pd.DataFrame:
     with several splits of the degrees (2x4, 4x2), the fastest is the point.
     """
     needed = [column for column in COLUMNS if column in table] + ["global_batch"]
-    cells = table.loc[table["verified"] & table["tokens_per_second"].notna(), needed]
+    cells = table.loc[table["verified"] & table["throughput"].notna(), needed]
     batches = {
         "strong": cells["global_batch"].astype("float64"),
         "weak": cells["global_batch"] / cells["devices"].astype("float64"),
@@ -52,7 +52,7 @@ def _curves(cells: pd.DataFrame) -> pd.DataFrame:
     single = cells["series"] == "single"
     spread = cells[~single]
     points = pd.concat([_starts(cells[single], spread), spread], ignore_index=True)
-    points = points.sort_values("tokens_per_second", ascending=False, kind="stable").drop_duplicates([*CURVE, "devices"])
+    points = points.sort_values("throughput", ascending=False, kind="stable").drop_duplicates([*CURVE, "devices"])
     # Curves stay in the order of the table, in which their first spread cells stand.
     order = spread.drop_duplicates(CURVE)[CURVE].reset_index(drop=True).rename_axis("curve").reset_index()
     points = points.merge(order, on=CURVE).sort_values(["curve", "devices"], kind="stable")
@@ -72,8 +72,8 @@ def _starts(singles: pd.DataFrame, spread: pd.DataFrame) -> pd.DataFrame:
 
 
 def _against_base(points: pd.DataFrame) -> pd.DataFrame:
-    base = points.groupby("curve", sort=False)[["layout", "devices", "tokens_per_second"]].transform("first")
-    speedup = points["tokens_per_second"] / base["tokens_per_second"]
+    base = points.groupby("curve", sort=False)[["layout", "devices", "throughput"]].transform("first")
+    speedup = points["throughput"] / base["throughput"]
     times = points["devices"].astype("float64") / base["devices"].astype("float64")
     kind = points["kind"].iloc[0] if len(points) else "strong"
     across, up = _terms(kind, times, speedup)

@@ -25,15 +25,18 @@ from harness.report.words import STATUS_WORDS, caveat_word, plain
 ANATOMY = ("parameters", "gradients", "optimizer_state", "activations", "other")
 """What the memory at the peak is made of; metric `memory_<name>_bytes`."""
 
+THROUGHPUT = ("throughput", "throughput_low", "throughput_high")
+"""Tokens a second with their interval; of models that do not train on text, samples a second."""
+
 TEXT = ("run", "cell_id", "model", "layout", "series", "axes", "precision", "checkpointing", "technique", "variant", "label",
-        "conditions", "status", "word", "verdict", "reason", "phase", "caveats", "caveat_words", "worst_parameter",
-        "environment_id", "time", "command")  # fmt: skip
+        "conditions", "work", "throughput_unit", "status", "word", "verdict", "reason", "phase", "caveats", "caveat_words",
+        "worst_parameter", "environment_id", "time", "command")  # fmt: skip
 WHOLE = ("devices", "processes", "global_batch", "microbatches", "sequence", "failed_rank")
 TRUTH = ("measured", "verified")
 FIGURES = ("loss_error", "loss_tolerance", "gradient_norm_error", "gradient_norm_tolerance", "update_error", "update_tolerance",
-           "step_seconds", "step_seconds_low", "step_seconds_high", "tokens_per_second", "tokens_per_second_low",
-           "tokens_per_second_high", "tokens_per_second_per_device", "peak_memory_bytes",
-           *(f"memory_{part}_bytes" for part in ANATOMY), "device_memory_bytes", "harness_seconds")  # fmt: skip
+           "step_seconds", "step_seconds_low", "step_seconds_high", *THROUGHPUT, "throughput_per_device", "tokens_per_second",
+           "samples_per_second", "peak_memory_bytes", *(f"memory_{part}_bytes" for part in ANATOMY), "device_memory_bytes",
+           "harness_seconds")  # fmt: skip
 """Columns that are always there; every other metric adds its own."""
 
 
@@ -42,13 +45,18 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
 
     Columns of note: `measured` a figure may be shown; `verified` it agrees with the single-device run; `word` what stands
     where a figure is missing; `series` the layout without degrees; `technique` precision and checkpointing; `variant` what
-    else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling must hold fixed.
+    else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling must hold fixed; `work` one
+    step's batch; `throughput` the record's tokens per second, or samples per second, as `throughput_unit` says.
     """
     rows = [_row(run.name, record) | {"device_memory_bytes": run.device_memory_bytes} for run in runs for record in run.records]
     table = pd.DataFrame(rows, columns=None if rows else [*TEXT, *WHOLE, *TRUTH, *FIGURES])
     for column in (*TEXT, *WHOLE, *TRUTH, *FIGURES):
         if column not in table:
             table[column] = None
+    table["throughput_unit"] = _units(table)
+    tokens = table["throughput_unit"] == "tokens/s"
+    sequences = table["sequence"].map("×{}".format).where(tokens, "")
+    table["work"] = "batch " + table["global_batch"].astype("string") + sequences
     table["variant"] = _variants(table)
     table["label"] = [" · ".join(filter(None, both)) for both in zip(table["layout"], table["variant"], strict=True)]
     kinds = {**dict.fromkeys(TEXT, "string"), **dict.fromkeys(WHOLE, "Int64"), **dict.fromkeys(TRUTH, "bool")}
@@ -111,6 +119,20 @@ def _row(run: str, record: Record) -> dict[str, Any]:
     return row | (_metrics(record.metrics) if measured else {})
 
 
+def _units(table: pd.DataFrame) -> list[str]:
+    """Per row, what its model's throughput counts. Whether a model reads text is seen from the cells that were measured."""
+    counted = table.reindex(columns=["samples_per_second", "tokens_per_second"]).notna().groupby(table["model"]).any()
+    images = set(counted.index[counted["samples_per_second"] & ~counted["tokens_per_second"]])
+    return ["samples/s" if model in images else "tokens/s" for model in table["model"]]
+
+
+def _throughput(row: dict[str, float | None]) -> dict[str, float | None]:
+    """The columns that pictures and answers rank by, from the metrics of one cell."""
+    of = "tokens_per_second" if "tokens_per_second" in row else "samples_per_second"
+    figures = {f"throughput{end}": row.get(f"{of}{end}") for end in ("", "_low", "_high", "_per_device")}
+    return {name: value for name, value in figures.items() if value is not None}
+
+
 def _word(record: Record, measured: bool) -> str:
     """What a picture says of the cell beside, or in place of, its figure."""
     if measured:
@@ -137,7 +159,7 @@ def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
 
     What is no finite number is no figure.
     """
-    taken = {*TEXT, *WHOLE, *TRUTH}
+    taken = {*TEXT, *WHOLE, *TRUTH, *THROUGHPUT, "throughput_per_device"}
     metrics = {name: metric for name, metric in metrics.items() if math.isfinite(metric.value) and name not in taken}
     peaks = metrics["peak_memory_bytes"].per_rank if "peak_memory_bytes" in metrics else None
     largest = peaks.index(max(peaks)) if peaks else None
@@ -148,7 +170,7 @@ def _metrics(metrics: dict[str, Metric]) -> dict[str, float | None]:
             row[name] = metric.per_rank[largest]
         if metric.low is not None and metric.high is not None and math.isfinite(metric.high - metric.low):
             row[f"{name}_low"], row[f"{name}_high"] = metric.low, metric.high
-    return row
+    return row | _throughput(row)
 
 
 def _variants(table: pd.DataFrame) -> list[str]:
@@ -156,7 +178,7 @@ def _variants(table: pd.DataFrame) -> list[str]:
     conditions = [json.loads(text) for text in table["conditions"]]
     settings = pd.DataFrame(
         {
-            "batch": [f"batch {b}×{s}" for b, s in zip(table["global_batch"], table["sequence"], strict=True)],
+            "batch": table["work"],
             "microbatches": [f"m={m}" if m > 1 else "" for m in table["microbatches"]],
             "clip": [f"clip {c['clip']:g}" if c["clip"] else "" for c in conditions],
             "optimizer": [f"{c['optimizer']['name']} {c['optimizer']['learning_rate']:g}" for c in conditions],

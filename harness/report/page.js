@@ -9,7 +9,7 @@ const word = (name, row) => data.words[name].values[data.words[name].index[row]]
 const texts = (name, row) => data.words[name] ? word(name, row) : data.figures[name] ? data.figures[name].text[row] : data[name][row];
 
 const COLUMNS = [["cell_id", "cell"], ["run", "run"], ["model", "model"], ["label", "layout"], ["technique", "technique"],
-  ["devices", "devices"], ["status", "status"], ["tokens_per_second", "tokens/s"], ["interval", "95 % interval"],
+  ["devices", "devices"], ["status", "status"], ["throughput", "throughput"], ["throughput_unit", "unit"], ["interval", "95 % interval"],
   ["step_seconds", "step"], ["peak_memory_bytes", "peak memory"], ["parity", "parity"], ["update_error", "update error"],
   ["caveat_words", "caveats"], ["reason", "reason"]].filter(([name]) => name !== "run" || several);
 const NUMBERS = new Set([...Object.keys(data.figures), "interval"]);
@@ -49,7 +49,7 @@ function filter() {
 function order() {
   const name = state.sort, sign = state.up ? 1 : -1;
   if (name !== null) {
-    const figures = data.figures[name === "interval" ? "tokens_per_second" : name];
+    const figures = data.figures[name === "interval" ? "throughput" : name];
     const ranks = figures ? figures.value : ranked(name);
     // Cells without a value stay last, whichever way the others are sorted.
     state.shown.sort((a, b) => {

@@ -83,16 +83,24 @@ def _choices(answer: Answer) -> list:
 
 def _static_rows(shown: pd.DataFrame, *, several: bool) -> Markup:
     """The rows of the table for a browser without scripts. Written here, as a template takes too long for 20,000."""
-    names = [*(["run"] if several else []), "cell_id", "model", "label", "technique", "devices", "status", "tokens_per_second",
-             "interval", "step_seconds", "peak_memory_bytes", "parity", "update_error", "caveat_words", "reason"]  # fmt: skip
-    texts = [
-        [rows.written(name, value) if name in rows.FIGURES else value for value in shown[name]]
-        if name in rows.FIGURES
-        else shown[name]
-        for name in names
-    ]
-    lines = ("<tr>" + "".join(f"<td>{escape(text or '')}" for text in row) for row in zip(*texts, strict=True))
+    names = [*(["run"] if several else []), "cell_id", "model", "label", "technique", "devices", "status", "throughput",
+             "throughput_unit", "interval", "step_seconds", "peak_memory_bytes", "parity", "update_error", "caveat_words",
+             "reason"]  # fmt: skip
+    texts = [_markup_of_figures(name, shown[name]) if name in rows.FIGURES else _escaped(shown[name]) for name in names]
+    lines = ("<tr><td>" + "<td>".join(row) for row in zip(*texts, strict=True))
     return Markup("\n".join(lines))
+
+
+def _markup_of_figures(name: str, values: pd.Series) -> list[str]:
+    """Numbers as they are written, which holds nothing to escape."""
+    return [rows.written(name, value) for value in values]
+
+
+def _escaped(texts: pd.Series) -> list[str]:
+    """Each different text escaped once."""
+    index, values = pd.factorize(texts.fillna(""))
+    markup = [str(escape(value)) for value in values]
+    return [markup[i] for i in index]
 
 
 def _told(runs: Sequence[Run], found: Sequence[Answer]) -> Iterator[tuple[str, str, Any, str]]:

@@ -22,11 +22,12 @@ PACK = 100
 LONGEST_REASON = 160
 """In the table; a cell's own part of the page has the whole."""
 
-TEXT = ("run", "model", "label", "layout", "precision", "technique", "status", "parity", "caveat_words", "cell_id", "reason")
+TEXT = ("run", "model", "label", "layout", "precision", "technique", "status", "throughput_unit", "parity", "caveat_words",
+        "cell_id", "reason")  # fmt: skip
 """Columns of words: each value is kept once, and rows point to it."""
 FIGURES = {
     "devices": lambda value: f"{value:g}",
-    "tokens_per_second": number,
+    "throughput": number,
     "step_seconds": lambda value: amount(value, "s"),
     "peak_memory_bytes": lambda value: amount(value, "bytes"),
     "update_error": error,
@@ -37,7 +38,7 @@ FIGURES = {
 def columns(table: pd.DataFrame) -> pd.DataFrame:
     """What the table of cells shows: `TEXT`, `FIGURES`, `interval`, `anchor` and `verified`; missing values are None."""
     table = table.astype(object).where(table.notna(), None)
-    low, high = table["tokens_per_second_low"], table["tokens_per_second_high"]
+    low, high = table["throughput_low"], table["throughput_high"]
     return table.assign(
         status=[word or "ok" for word in table["word"]],
         parity=table["verdict"],

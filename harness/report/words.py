@@ -62,6 +62,11 @@ def amount(value: float, unit: str) -> str:
     return f"{number(value / size)} {name}"
 
 
+def per_second(unit: str) -> str:
+    """The name of an axis in `tokens/s` or `samples/s`."""
+    return unit.replace("/s", " per second")
+
+
 def with_interval(metric: Metric) -> str:
     """A metric with its 95 % interval where it has one, for example `12.3 ms (95 % interval 12.1 to 12.6)`."""
     if metric.low is None or metric.high is None:

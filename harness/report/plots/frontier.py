@@ -14,10 +14,11 @@ from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 
 from harness.report.answers import front
+from harness.report.frame import THROUGHPUT
 from harness.report.plots.style import FAINT, INK, MARKERS, NAMES, PALETTE, PAPER, Picture, canvas, notes
-from harness.report.words import amount, number, scaled, shortened, slug
+from harness.report.words import amount, number, per_second, scaled, shortened, slug
 
-FIGURES = ("peak_memory_bytes", "tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "front")
+FIGURES = ("peak_memory_bytes", *THROUGHPUT, "throughput_unit", "front")
 MOST_NAMED, MOST_LISTED = 14, 14
 CAPTION = (
     "Each mark is a cell; up is faster, left is leaner, lines through it are 95 % intervals. Numbered marks on the line are "
@@ -29,8 +30,8 @@ KINDS = {"single": "single", "dp": "data parallel", "tp": "tensor parallel", "pp
 
 def frontier(table: pd.DataFrame) -> Iterator[Picture]:
     """One picture per model and work; `data` has all its cells, with their number on the front."""
-    for (model, batch, sequence), cells in table.groupby(["model", "global_batch", "sequence"], sort=False):
-        if not (cells["measured"] & cells["peak_memory_bytes"].notna() & cells["tokens_per_second"].notna()).any():
+    for (model, work), cells in table.groupby(["model", "work"], sort=False):
+        if not (cells["measured"] & cells["peak_memory_bytes"].notna() & cells["throughput"].notna()).any():
             continue
         numbers = pd.Series(pd.NA, index=cells.index, dtype="Int64")
         for _, run in cells.groupby("run", sort=False):
@@ -38,8 +39,8 @@ def frontier(table: pd.DataFrame) -> Iterator[Picture]:
             numbers[chosen.index] = range(1, len(chosen) + 1)
         cells = cells.assign(front=numbers)
         yield Picture(
-            name=f"frontier-{slug(model)}-batch-{batch}-{sequence}",
-            title=f"Memory against throughput of {model}, batch {batch}×{sequence}",
+            name=f"frontier-{slug(model)}-{slug(work)}",
+            title=f"Memory against throughput of {model}, {work}",
             caption=CAPTION,
             notes=notes(cells),
             data=cells[[*NAMES, *FIGURES]],
@@ -50,15 +51,15 @@ def frontier(table: pd.DataFrame) -> Iterator[Picture]:
 def _draw(cells: pd.DataFrame) -> Figure:
     figure = canvas(5.2, 4.2)
     axes = figure.subplots()
-    drawn = cells[cells["measured"] & cells["peak_memory_bytes"].notna() & cells["tokens_per_second"].notna()]
+    drawn = cells[cells["measured"] & cells["peak_memory_bytes"].notna() & cells["throughput"].notna()]
     several = cells["run"].nunique() > 1
     groups = drawn["run"] if several else drawn["technique"]
     colours = dict(zip(dict.fromkeys(cells["run"] if several else cells["technique"]), PALETTE * len(cells), strict=False))
     kinds = drawn["axes"].where(~drawn["axes"].str.contains("+", regex=False), "hybrid")
     size, unit = scaled(drawn["peak_memory_bytes"].max(), "bytes")
     for (group, kind, verified), marks in drawn.groupby([groups, kinds, "verified"], sort=False):
-        x, y = marks["peak_memory_bytes"] / size, marks["tokens_per_second"]
-        low, high = marks["tokens_per_second_low"].fillna(y), marks["tokens_per_second_high"].fillna(y)
+        x, y = marks["peak_memory_bytes"] / size, marks["throughput"]
+        low, high = marks["throughput_low"].fillna(y), marks["throughput_high"].fillna(y)
         colour = colours[group]
         axes.vlines(x, low, high, color=colour, linewidth=0.8, alpha=0.5)
         look = {"markerfacecolor": colour if verified else PAPER, "markeredgecolor": colour, "markersize": 5.5, "alpha": 0.9}
@@ -68,7 +69,7 @@ def _draw(cells: pd.DataFrame) -> Figure:
         marks = marks.sort_values("front")
         axes.plot(
             marks["peak_memory_bytes"] / size,
-            marks["tokens_per_second"],
+            marks["throughput"],
             color=colours[run] if several else INK,
             linewidth=1,
             drawstyle="steps-post",
@@ -76,17 +77,17 @@ def _draw(cells: pd.DataFrame) -> Figure:
         )
         names += [f"Pareto front{f' of {run}' if several else ''}, leanest first"]
         for cell in marks.head(MOST_NAMED).to_dict("records"):
-            place = (cell["peak_memory_bytes"] / size, cell["tokens_per_second"])
+            place = (cell["peak_memory_bytes"] / size, cell["throughput"])
             axes.annotate(
                 str(cell["front"]), place, (-4, 4), textcoords="offset points", ha="right", fontsize=7.5, weight="bold"
             )
-            figures = f"{amount(cell['peak_memory_bytes'], 'bytes')}, {number(cell['tokens_per_second'])} tokens/s"
+            figures = f"{amount(cell['peak_memory_bytes'], 'bytes')}, {number(cell['throughput'])} {cell['throughput_unit']}"
             names.append(f"{cell['front']}  {_name(cell)}: {figures}")
         names += [f"and {len(marks) - MOST_NAMED:,} more"] if len(marks) > MOST_NAMED else []
     axes.set_xlabel(f"peak memory of the largest rank ({unit})")
-    axes.set_ylabel("tokens per second")
+    axes.set_ylabel(per_second(cells["throughput_unit"].iloc[0]))
     axes.set_xlim(0, 1.06 * drawn["peak_memory_bytes"].max() / size)
-    axes.set_ylim(0, 1.1 * drawn["tokens_per_second_high"].fillna(drawn["tokens_per_second"]).max())
+    axes.set_ylim(0, 1.1 * drawn["throughput_high"].fillna(drawn["throughput"]).max())
     axes.yaxis.set_major_formatter(lambda value, _: number(value))
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

@@ -11,12 +11,12 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import LogLocator, NullLocator
 
 from harness.report.plots.style import INK, PALETTE, Picture, canvas, notes
-from harness.report.words import number, scaled, shortened, slug
+from harness.report.words import number, per_second, scaled, shortened, slug
 
-SAME = ["run", "model", "layout", "devices", "processes", "global_batch", "microbatches", "conditions"]
+SAME = ["run", "model", "layout", "devices", "processes", "global_batch", "microbatches", "conditions", "throughput_unit"]
 CHANGES = {"precision": "checkpointing", "checkpointing": "precision"}
 """What changes within a pair -> what else stays the same."""
-FIGURES = {"tokens_per_second": "tokens per second", "peak_memory_bytes": "peak memory"}
+FIGURES = ("throughput", "peak_memory_bytes")
 KEY = ["model", "change", "other", "before", "after"]
 """What the pairs of one picture share."""
 MOST_PAIRS = 24
@@ -68,14 +68,15 @@ def gains(table: pd.DataFrame) -> Iterator[Picture]:
 
 
 def _draw(cells: pd.DataFrame, words: list[str]) -> Figure:
-    change = np.log(cells["tokens_per_second_factor"].astype("float64")).abs()
+    change = np.log(cells["throughput_factor"].astype("float64")).abs()
     lost = cells.index[change.isna()][: MOST_PAIRS // 3]
     changed = change.dropna().sort_values(ascending=False, kind="stable").index[: MOST_PAIRS - len(lost)]
     chosen = cells.loc[[*changed, *lost]]
     rows = max(12, len(chosen))
     figure = canvas(10.4, 0.17 * rows + 0.3)
     panels = figure.subplots(1, 2, gridspec_kw={"wspace": 1.5})
-    for axes, (name, title) in zip(panels, FIGURES.items(), strict=True):
+    titles = (per_second(cells["throughput_unit"].iloc[0]), "peak memory")
+    for axes, name, title in zip(panels, FIGURES, titles, strict=True):
         _panel(axes, chosen, name, title, words)
     if len(cells) > len(chosen):
         left_out = len(cells) - len(chosen)

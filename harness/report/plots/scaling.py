@@ -12,8 +12,9 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, LogLocator, NullLocator
 
 from harness.report.curves import curves, fitted
+from harness.report.frame import THROUGHPUT
 from harness.report.plots.style import FAINT, INK, MARKERS, PALETTE, Picture, canvas, notes, page_suffix, pages
-from harness.report.words import number, shortened, slug
+from harness.report.words import number, per_second, shortened, slug
 
 LINES_PER_PANEL, PANELS_PER_PICTURE = 8, 3
 CAPTIONS = {
@@ -21,13 +22,13 @@ CAPTIONS = {
     "weak": "Weak scaling: the batch per device stays the same. ",
 }
 CAPTION = (
-    "Above, tokens per second on a log scale; below, throughput per device as a share of the base's, which is the single "
-    "device or else the smallest count that has a figure. Bands are 95 % intervals of the timed steps of one run. The dashed "
-    "line is ideal: n devices are n times as fast; dotted lines are the fit. A cross at the bottom is a cell without a "
+    "Above, tokens or images per second on a log scale; below, throughput per device as a share of the base's, which is the "
+    "single device or else the smallest count that has a figure. Bands are 95 % intervals of the timed steps of one run. The "
+    "dashed line is ideal: n devices are n times as fast; dotted lines are the fit. A cross at the bottom is a cell without a "
     "verified figure. s: fitted serial fraction, the share of the work that does not spread."
 )
 NAMES = ("run", "cell_id", "model", "technique", "line", "series", "layout", "kind", "batch", "microbatches", "devices")
-FIGURES = ("tokens_per_second", "tokens_per_second_low", "tokens_per_second_high", "base_layout", "base_devices", "speedup",
+FIGURES = (*THROUGHPUT, "throughput_unit", "base_layout", "base_devices", "speedup",
            "efficiency", "serial_fraction")  # fmt: skip
 
 
@@ -39,7 +40,8 @@ def scaling(table: pd.DataFrame) -> Iterator[Picture]:
     for key, group in points.groupby(["model", "technique", "conditions", "kind", "batch"], sort=False):
         model, technique, conditions, kind, batch = key
         lost = _without_figure(table, *key)
-        work = f"batch {number(batch)}×{json.loads(conditions)['sequence']}" + (" per device" if kind == "weak" else "")
+        sequence = f"×{json.loads(conditions)['sequence']}" if group["throughput_unit"].iloc[0] == "tokens/s" else ""
+        work = f"batch {number(batch)}{sequence}" + (" per device" if kind == "weak" else "")
         panels = [(axes, part) for axes, lines in _by_axes(group) for part in pages(lines, LINES_PER_PANEL)]
         cut = [panels[i : i + PANELS_PER_PICTURE] for i in range(0, len(panels), PANELS_PER_PICTURE)]
         for page, here in enumerate(cut, start=1):
@@ -112,14 +114,14 @@ def _draw(panels: list[tuple[str, list[str]]], points: pd.DataFrame, lost: pd.Da
     grid[0, 0].yaxis.set_major_formatter(lambda value, _: number(value))
     grid[0, 0].yaxis.set_minor_locator(NullLocator())
     grid[1, 0].set_ylim(0, max(1.1, 1.08 * points["efficiency"].max()))
-    grid[0, 0].set_ylabel("tokens per second")
+    grid[0, 0].set_ylabel(per_second(points["throughput_unit"].iloc[0]))
     grid[1, 0].set_ylabel("efficiency (1 = ideal)")
     return figure
 
 
 def _draw_line(upper: Axes, lower: Axes, line: pd.DataFrame, name: str, colour: str, marker: str) -> None:
-    middle = line["tokens_per_second"]
-    low, high = line["tokens_per_second_low"].fillna(middle), line["tokens_per_second_high"].fillna(middle)
+    middle = line["throughput"]
+    low, high = line["throughput_low"].fillna(middle), line["throughput_high"].fillna(middle)
     fraction = line["serial_fraction"].iloc[0]
     label = shortened(name, 52) + (f"  s={fraction:.2g}" if pd.notna(fraction) else "")
     devices = line["devices"].astype("float64")
@@ -140,8 +142,6 @@ def _draw_line(upper: Axes, lower: Axes, line: pd.DataFrame, name: str, colour: 
 
 def _draw_ideal(axes: Axes, points: pd.DataFrame) -> None:
     """From the fastest base: n times its throughput on n times its devices."""
-    base = points[points["devices"] == points["base_devices"]].sort_values("tokens_per_second").iloc[-1]
+    base = points[points["devices"] == points["base_devices"]].sort_values("throughput").iloc[-1]
     ends = [float(base["devices"]), float(points["devices"].max())]
-    axes.plot(
-        ends, [base["tokens_per_second"] * end / ends[0] for end in ends], color=INK, linestyle="--", linewidth=1, label="ideal"
-    )
+    axes.plot(ends, [base["throughput"] * end / ends[0] for end in ends], color=INK, linestyle="--", linewidth=1, label="ideal")

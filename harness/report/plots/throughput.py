@@ -8,21 +8,22 @@ import pandas as pd
 import seaborn as sns
 from matplotlib.patches import Patch
 
+from harness.report.frame import THROUGHPUT
 from harness.report.plots.grid import Grid, grids
 from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, Picture, legend_above, notes, page_suffix
-from harness.report.words import number, slug
+from harness.report.words import number, per_second, slug
 
-FIGURES = ("tokens_per_second", "tokens_per_second_low", "tokens_per_second_high")
+FIGURES = (*THROUGHPUT, "throughput_unit")
 CAPTION = (
-    "Tokens of the global batch per second; longer is faster. Dark lines are 95 % intervals of the timed steps of one run. "
-    "A hatched stub with a word stands where a cell has no figure, a hatched bar where it could not be held against one device."
-    " m: microbatches of a data rank."
+    "Tokens, or images, of the global batch per second; longer is faster. Dark lines are 95 % intervals of the timed steps of "
+    "one run. A hatched stub with a word stands where a cell has no figure, a hatched bar where it could not be held against "
+    "one device. m: microbatches of a data rank."
 )
 
 
 def throughput(table: pd.DataFrame) -> Iterator[Picture]:
-    """Pictures of `tokens_per_second`; `data` has the cells that have a slot."""
-    for model, precision, grid, page, count in grids(table, "tokens_per_second", ascending=False):
+    """Pictures of `throughput`; `data` has the cells that have a slot."""
+    for model, precision, grid, page, count in grids(table, "throughput", ascending=False):
         title, name = page_suffix(page, count)
         _draw(grid)
         yield Picture(
@@ -37,10 +38,10 @@ def throughput(table: pd.DataFrame) -> Iterator[Picture]:
 
 def _draw(grid: Grid) -> None:
     colours = _colours(grid)
-    ends = grid.family["tokens_per_second_high"].fillna(grid.family["tokens_per_second"])
+    ends = grid.family["throughput_high"].fillna(grid.family["throughput"])
     reach = 1.28 * ends.max() if ends.notna().any() else 1.0
     for axes, y, cell in grid.slots():
-        value, low, high = (cell[f"tokens_per_second{end}"] for end in ("", "_low", "_high"))
+        value, low, high = (cell[f"throughput{end}"] for end in ("", "_low", "_high"))
         if not cell["measured"] or pd.isna(value):
             grid.missing(axes, y, cell["word"] or "no figure", reach)
             continue
@@ -52,7 +53,7 @@ def _draw(grid: Grid) -> None:
         end = high if pd.notna(high) else value
         words = " ".join(filter(None, (number(value), cell["word"])))
         axes.text(end + reach * 0.01, y, words, va="center", fontsize=7, color=INK)
-    grid.finish("tokens per second", reach)
+    grid.finish(per_second(grid.family["throughput_unit"].iloc[0]), reach)
     shown = set(grid.cells["run"]) | set(grid.cells["devices"])
     handles = [Patch(color=colour, label=_word(group)) for group, colour in colours.items() if group in shown]
     handles.append(Patch(facecolor="none", edgecolor=FAINT, hatch="//////", label="no figure, or not comparable"))

@@ -66,7 +66,7 @@ def test_nothing_is_loaded_and_nothing_is_thrown(page):
 
 def test_every_cell_is_a_row_with_the_record_s_figures(factory, page):
     records = {record.cell_id: record for record in factory.every_kind()}
-    ids, rates = column(page, "cell_id"), column(page, "tokens_per_second")
+    ids, rates = column(page, "cell_id"), column(page, "throughput")
     steps, peaks = column(page, "step_seconds"), column(page, "peak_memory_bytes")
     assert set(ids) == set(records)
     for cell_id, rate, step, peak in zip(ids, rates, steps, peaks, strict=True):
@@ -97,14 +97,14 @@ def test_typing_searches(page):
 
 
 def test_a_head_sorts_both_ways_with_missing_figures_last(page):
-    page.value("document.querySelector('th[data-name=tokens_per_second] button').focus()")
+    page.value("document.querySelector('th[data-name=throughput] button').focus()")
     page.press("Enter")
-    head = "document.querySelector('th[data-name=tokens_per_second]').ariaSort"
+    head = "document.querySelector('th[data-name=throughput]').ariaSort"
     assert page.value(head) == "ascending"
-    assert column(page, "tokens_per_second") == ["1,000", "1,500", "1,700", "1,800", "3,000", "4,000", *[""] * 5]
+    assert column(page, "throughput") == ["1,000", "1,500", "1,700", "1,800", "3,000", "4,000", *[""] * 5]
     page.press("Enter")
     assert page.value(head) == "descending"
-    assert column(page, "tokens_per_second") == ["4,000", "3,000", "1,800", "1,700", "1,500", "1,000", *[""] * 5]
+    assert column(page, "throughput") == ["4,000", "3,000", "1,800", "1,700", "1,500", "1,000", *[""] * 5]
 
 
 def test_enter_opens_a_cell_and_closes_it(page):
@@ -195,7 +195,7 @@ def test_without_scripts_the_tables_are_there(tab, run):
 def test_two_runs_are_told_apart(tab, factory, tmp_path):
     runs = [factory.store(tmp_path / name, factory.record(tokens=t)) for name, t in (("a", 1000), ("b", 2000))]
     tab.open(draw(runs, tmp_path / "both"))
-    assert list(zip(column(tab, "run"), column(tab, "tokens_per_second"), strict=True)) == [("a", "1,000"), ("b", "2,000")]
+    assert list(zip(column(tab, "run"), column(tab, "throughput"), strict=True)) == [("a", "1,000"), ("b", "2,000")]
 
 
 def test_more_cells_than_one_sees_at_once_are_turned_like_pages(tab, tmp_path):

@@ -83,3 +83,21 @@ def test_control_characters_do_not_reach_labels(factory):
 def test_an_empty_run_has_the_columns(factory):
     table = frame([factory.run()])
     assert len(table) == 0 and {"run", "tokens_per_second", "verified", "label"} <= set(table)
+
+
+def test_images_are_counted_in_samples(factory):
+    seconds = Metric(value=0.5, unit="s")
+    rates = {"samples_per_second": Metric(value=16, unit="samples/s", low=15, high=17), "step_seconds": seconds}
+    image = factory.record("dp=2:ddp", model="mlp-tiny").model_copy(update={"metrics": rates})
+    lost = factory.record("dp=2:fsdp", model="mlp-tiny", status="oom")
+    table = frame([factory.run(factory.record("single", tokens=1000), image, lost)]).set_index(["model", "layout"])
+    assert table["throughput"].tolist() == [1000, 16, pytest.approx(float("nan"), nan_ok=True)]
+    assert table.loc[("mlp-tiny", "dp=2:ddp"), ["throughput_low", "throughput_high"]].tolist() == [15, 17]
+    assert table["throughput_unit"].tolist() == ["tokens/s", "samples/s", "samples/s"]
+    assert table["work"].tolist() == ["batch 8×64", "batch 8", "batch 8"]
+
+
+def test_a_metric_that_is_called_like_a_column_does_not_take_its_place(factory):
+    record = factory.record("single", tokens=1000)
+    record.metrics["throughput"] = Metric(value=7, unit="tokens/s")
+    assert frame([factory.run(record)]).loc[0, "throughput"] == 1000

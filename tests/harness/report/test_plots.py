@@ -105,7 +105,7 @@ def test_scaling_draws_points_ideal_and_what_is_lost(factory):
     lost = next(line for line in upper.lines if line.get_marker() == "x")
     assert list(lost.get_xdata()) == [8]
     assert [list(line.get_ydata()) for line in lower.lines if line.get_marker() == "o"] == [[1.0, 0.9, 0.75]]
-    assert list(picture.data["tokens_per_second"]) == [1000, 1800, 3000]
+    assert list(picture.data["throughput"]) == [1000, 1800, 3000]
 
 
 def test_layouts_on_one_device_count_do_not_hide_curves(factory):
@@ -226,7 +226,7 @@ def test_slopes_are_between_cells_that_differ_in_nothing_else(factory):
     assert [list(line.get_ydata()) for line in right.lines] == [[20, 18], [19]]
     text = words(picture.figure)
     assert "dp=2:ddp  ×1.5" in text and "dp=4:ddp  bf16: crashed" in text and "dp=2:ddp  ×0.9" in text
-    assert dict(zip(picture.data["layout"], picture.data["tokens_per_second_factor"].fillna(0), strict=True)) == {
+    assert dict(zip(picture.data["layout"], picture.data["throughput_factor"].fillna(0), strict=True)) == {
         "dp=2:ddp": 1.5, "dp=4:ddp": 0,
     }  # fmt: skip
 
@@ -253,7 +253,7 @@ def test_more_rows_than_anyone_reads_are_counted(factory):
     records = [factory.record("dp=2:ddp", tokens=n, batch=Batch(global_size=2 * n)) for n in range(1, 140)]
     records.append(factory.record("tp=2:hand", status="crashed", reason="x"))
     (picture,) = drawn(factory, *records)["Throughput"]
-    assert len(picture.data) == 32 and picture.data["tokens_per_second"].min() == 108
+    assert len(picture.data) == 32 and picture.data["throughput"].min() == 108
     assert any("108 more cells: verified (107 of 108), crashed (1 of 108)" in text for text in words(picture.figure))
 
 
