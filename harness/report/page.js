@@ -25,7 +25,8 @@ function make(tag, attributes = {}, ...children) {
 
 // ---------------------------------------------------------------- what is shown, in which order
 
-const searched = Array.from({ length: count }, (_, row) =>
+let searched = null;  // each row's words, made when someone first searches, so that the page need not wait for them
+const wordsOfRows = () => searched ??= Array.from({ length: count }, (_, row) =>
   COLUMNS.map(([name]) => texts(name, row)).join(" ").toLowerCase());
 const state = { shown: Array.from({ length: count }, (_, row) => row), page: 0, sort: null, up: true, open: new Set() };
 const selects = {};
@@ -38,9 +39,10 @@ const previous = make("button", { type: "button" }, "Previous"), next = make("bu
 function filter() {
   const words = search.value.toLowerCase().split(/\s+/).filter(Boolean);
   const chosen = Object.entries(selects).filter(([, select]) => select.value !== "");
+  const rows = words.length ? wordsOfRows() : null;
   state.shown = [];
   for (let row = 0; row < count; row++)
-    if (chosen.every(([name, select]) => texts(name, row) === select.value) && words.every(w => searched[row].includes(w)))
+    if (chosen.every(([name, select]) => texts(name, row) === select.value) && words.every(w => rows[row].includes(w)))
       state.shown.push(row);
   state.page = 0;
   order();

@@ -93,7 +93,10 @@ def _draw(cells: pd.DataFrame) -> Figure:
         axes.spines[side].set_visible(False)
     _legend(axes, {group: colours[group] for group in dict.fromkeys(groups)}, list(dict.fromkeys(kinds)))
     without = cells.drop(drawn.index)
-    lost = [f"{cell['word'] or 'no figure'}: {_name(cell)}" for cell in without.head(MOST_LISTED).to_dict("records")]
+    lost = [
+        " ".join([f"{cell['word'] or 'no figure'}: {_name(cell)}", *([f"[{cell['run']}]"] if several else [])])
+        for cell in without.head(MOST_LISTED).to_dict("records")
+    ]
     lost += [f"and {len(without) - MOST_LISTED:,} more"] if len(without) > MOST_LISTED else []
     text = "\n".join([*names, *([f"\nNo figure ({len(without):,})", *lost] if lost else [])])
     axes.text(1.03, 1, text, transform=axes.transAxes, va="top", fontsize=7, color=INK, linespacing=1.45)

@@ -20,6 +20,8 @@ FIGURES = ("throughput", "peak_memory_bytes")
 KEY = ["model", "change", "other", "before", "after"]
 """What the pairs of one picture share."""
 MOST_PAIRS = 24
+LONGEST_LABEL = 54
+"""Characters that have room beside a panel."""
 CAPTION = (
     "Each line is one layout, from what it does without the technique (left) to what it does with it (right), on log scales: "
     "steeper means it changes more. Beside it, the factor. Left panel: up is faster. Right panel: down is leaner. Pairs of "
@@ -97,14 +99,11 @@ def _panel(axes: Axes, cells: pd.DataFrame, name: str, title: str, words: list[s
         there = [x for x in (0, 1) if pd.notna(ends[x])]
         solid = cell["verified_before"] and cell["verified_after"]
         axes.plot(there, [ends[x] for x in there], color=colour, marker="o", markersize=4, linestyle="-" if solid else ":")
-        label = shortened(cell["label_after"], 38) + (f" [{cell['run']}]" if several else "")
-        gone = [
-            f"{words[x]}: {cell[f'word_{side}'] or 'no figure'}"
-            for x, side in enumerate(("before", "after"))
-            if x not in there or cell[f"word_{side}"]
-        ]
-        factor = f"×{number(ends[1] / ends[0])}" if len(there) == 2 else ""
-        labels.append((ends[there[-1]] if there else np.nan, there, colour, "  ".join(filter(None, (label, factor, *gone)))))
+        said = [f"×{number(ends[1] / ends[0])}"] if len(there) == 2 else []
+        said += _gone(cell, there) + ([f"[{shortened(cell['run'], 16)}]"] if several else [])
+        rest = "  ".join(said)
+        label = f"{shortened(cell['label_after'], max(12, LONGEST_LABEL - len(rest)))}  {rest}"
+        labels.append((ends[there[-1]] if there else np.nan, there, colour, label))
     axes.set_title(title + (f" ({unit})" if unit else ""))
     axes.set_xticks([0, 1], words)
     axes.set_xlim(-0.12, 1.12)
@@ -120,6 +119,15 @@ def _panel(axes: Axes, cells: pd.DataFrame, name: str, title: str, words: list[s
     _beside(axes, labels)
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)
+
+
+def _gone(cell: dict, there: list[int]) -> list[str]:
+    """How the cells of a pair ended that have no verified figure."""
+    sides = {"before": cell["word_before"], "after": cell["word_after"]}
+    lost = {side: word or "no figure" for x, (side, word) in enumerate(sides.items()) if x not in there or word}
+    if len(set(lost.values())) == 1 and len(lost) == 2:
+        return [f"both {lost['before']}"]
+    return [f"{word} {side}" for side, word in lost.items()]
 
 
 def _beside(axes: Axes, labels: list[tuple[float, list[int], str, str]]) -> None:

@@ -12,6 +12,7 @@ import textwrap
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 import matplotlib
@@ -27,6 +28,10 @@ INK, FAINT, GRID, PAPER = "#1b1b1f", "#6c6c72", "#d9d9de", "#fefefe"
 PAGE_COLOURS = {INK: "var(--ink)", FAINT: "var(--faint)", GRID: "var(--line)", PAPER: "var(--paper)"}
 """What the page's stylesheet replaces in an SVG."""
 PALETTE = tuple(sns.color_palette("colorblind").as_hex())
+WORDS = "words-around"
+"""What the ids of those elements of an SVG begin with that a page leaves out, as it has them as text of its own."""
+MARGIN = 0.12
+"""Around all that is drawn, in inches."""
 DPI = 144
 """Of the PNG, and of the figure from the start: text is measured at the size at which it is drawn."""
 NAMES = ("run", "cell_id", "model", "label", "technique", "devices", "status", "word", "verdict")
@@ -53,44 +58,61 @@ class Picture:
 
     def inline(self) -> str:
         """The drawing alone as an SVG element for a page, its ids and colours made the page's; no title, no caption."""
-        buffer = io.StringIO()
-        self.figure.savefig(buffer, format="svg", bbox_inches=_around(self.figure), metadata=_NO_METADATA)
-        drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", _element(buffer.getvalue()))
+        drawing = re.sub(r'(\bid="|href="#|url\(#)', rf"\g<1>{self.name}-", self._files.inline)
         for colour, variable in PAGE_COLOURS.items():
             drawing = drawing.replace(colour, variable)
         return drawing
 
     def save(self, folder: Path) -> None:
         """Write `<name>.png` and `<name>.svg`, with title, caption and caveats around the drawing, and `<name>.csv`."""
+        (folder / f"{self.name}.png").write_bytes(self._files.png)
+        (folder / f"{self.name}.svg").write_text(self._files.svg, encoding="utf-8")
+        self.data.to_csv(folder / f"{self.name}.csv", index=False)
+
+    @cached_property
+    def _files(self) -> _Files:
+        """Drawn once for each format, which is what most of a report's time goes into."""
         width, height = self.figure.get_size_inches()
         box = self.figure.get_tightbbox()
         longest = max(80, int((box.x1 - box.x0) * 17))
         words = [*textwrap.wrap(self.caption, longest), *textwrap.wrap(self.notes, longest)]
         looks = {"x": box.x0 / width, "ha": "left"}
-        above = self.figure.text(
-            y=(box.y1 + 0.12) / height, s=plain(self.title), va="bottom", fontsize=11, weight="bold", **looks
-        )
-        below = self.figure.text(y=(box.y0 - 0.12) / height, s="\n".join(words), va="top", fontsize=8, color=FAINT, **looks)
-        around = _around(self.figure)
-        self.figure.savefig(folder / f"{self.name}.png", bbox_inches=around, metadata={"Software": None})
-        self.figure.savefig(folder / f"{self.name}.svg", bbox_inches=around, metadata=_NO_METADATA)
-        self.data.to_csv(folder / f"{self.name}.csv", index=False)
-        above.remove()
-        below.remove()
+        title = {"y": (box.y1 + 0.12) / height, "s": plain(self.title), "va": "bottom", "fontsize": 11, "weight": "bold"}
+        below = {"y": (box.y0 - 0.12) / height, "s": "\n".join(words), "va": "top", "fontsize": 8, "color": FAINT}
+        around = [self.figure.text(**text, **looks, gid=f"{WORDS}{i}") for i, text in enumerate((title, below))]
+        # Given to every file: left to matplotlib, each would be drawn three times.
+        outer, inner = self.figure.get_tightbbox().padded(MARGIN), box.padded(MARGIN)
+        png, svg = io.BytesIO(), io.StringIO()
+        self.figure.savefig(png, format="png", bbox_inches=outer, metadata={"Software": None})
+        self.figure.savefig(svg, format="svg", bbox_inches=outer, metadata=_NO_METADATA)
+        for text in around:
+            text.remove()
+        return _Files(png=png.getvalue(), svg=svg.getvalue(), inline=_without_words(svg.getvalue(), outer, inner))
 
 
-def _around(figure: Figure) -> Bbox:
-    """All that is drawn, with a margin, in inches. Given to every file: left to matplotlib, each would be drawn three times."""
-    return figure.get_tightbbox().padded(0.12)
+@dataclass(frozen=True, kw_only=True)
+class _Files:
+    """What is written of a picture; `inline` is the SVG element without the words around the drawing."""
+
+    png: bytes
+    svg: str
+    inline: str
 
 
-def _element(document: str) -> str:
-    """The `<svg>` element of a file: without XML declaration, doctype and fixed size, so that it fits any page."""
-    element = document[document.index("<svg") :]
+def _without_words(document: str, outer: Bbox, inner: Bbox) -> str:
+    """The `<svg>` element of a file, cut to the drawing: without words, XML declaration, doctype and fixed size, so that it
+    fits any page.
+
+    Args:
+        outer: what the file shows, in inches.
+        inner: what is kept of it.
+    """
+    element = re.sub(rf'<g id="{WORDS}.">.*?</g>', "", document[document.index("<svg") :], flags=re.DOTALL)
     head, rest = element.split(">", 1)
-    width = re.search(r'\bwidth="([0-9.]+)pt"', head)
-    head = re.sub(r'\s(width|height)="[0-9.]+pt"', "", head)
-    return f'{head} role="img" style="max-width: {float(width[1]) * 4 / 3:.0f}px">{rest}'
+    corner = ((inner.x0 - outer.x0), (outer.y1 - inner.y1))
+    box = " ".join(f"{72 * length:.4f}" for length in (*corner, inner.width, inner.height))
+    head = re.sub(r'\s(width|height|viewBox)="[^"]*"', "", head)
+    return f'{head} viewBox="{box}" role="img" style="max-width: {96 * inner.width:.0f}px">{rest}'
 
 
 @contextmanager

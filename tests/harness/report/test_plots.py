@@ -225,7 +225,7 @@ def test_slopes_are_between_cells_that_differ_in_nothing_else(factory):
     assert [list(line.get_ydata()) for line in left.lines] == [[1000, 1500], [3000]]
     assert [list(line.get_ydata()) for line in right.lines] == [[20, 18], [19]]
     text = words(picture.figure)
-    assert "dp=2:ddp  ×1.5" in text and "dp=4:ddp  bf16: crashed" in text and "dp=2:ddp  ×0.9" in text
+    assert "dp=2:ddp  ×1.5" in text and "dp=4:ddp  crashed after" in text and "dp=2:ddp  ×0.9" in text
     assert dict(zip(picture.data["layout"], picture.data["throughput_factor"].fillna(0), strict=True)) == {
         "dp=2:ddp": 1.5, "dp=4:ddp": 0,
     }  # fmt: skip
