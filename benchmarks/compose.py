@@ -80,7 +80,10 @@ def compose(
         traits=_traits(found, cell, model, leave_out="dp"),
     )
     if isinstance(tensor, TensorParallel):
-        assembly = tensor.shard(assembly, tensor_plan(model, parts, world.degrees["tp"]), world)
+        for part in parts:  # each by its own plan, as this rank may hold several
+            alone = dataclasses.replace(assembly, parts=[part])
+            assembly = tensor.shard(alone, tensor_plan(model, part, world.degrees["tp"]), world)
+        assembly = dataclasses.replace(assembly, parts=parts)
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
@@ -131,20 +134,19 @@ class ComposedEngine(Engine):
         return tensor
 
 
-def tensor_plan(model: Model, parts: list[Part], degree: int) -> dict[str, str]:
-    """Module name -> style for the modules of these parts.
+def tensor_plan(model: Model, part: Part, degree: int) -> dict[str, str]:
+    """Module name -> style for the modules of a part.
 
     A vocabulary that `degree` does not divide stays whole on every rank, embedding and head alike.
     """
     plan: dict[str, str] = {}
-    for part in parts:
-        for name, module in part.module.named_modules():
-            for pattern, style in model.tensor_plan:
-                if not fnmatch.fnmatchcase(name, pattern):
-                    continue
-                if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
-                    continue
-                plan[name] = style
+    for name, module in part.module.named_modules():
+        for pattern, style in model.tensor_plan:
+            if not fnmatch.fnmatchcase(name, pattern):
+                continue
+            if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
+                continue
+            plan[name] = style
     return plan
 
 

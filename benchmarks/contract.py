@@ -376,10 +376,10 @@ class TensorParallel(Strategy):
 
     @abstractmethod
     def shard(self, assembly: Assembly, plan: Mapping[str, str], world: World) -> Assembly:
-        """Cut every part.
+        """Cut the parts of an assembly; called with one part at a time.
 
         Args:
-            plan: name of a module in any part -> style (`contract.Plan.style`), resolved for this degree.
+            plan: name of a module in any of them -> style (`contract.Plan.style`), resolved for this degree.
         """
 
 

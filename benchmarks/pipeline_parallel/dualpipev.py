@@ -3,7 +3,7 @@ Technical Report, 2024, and its DualPipe repository), by torch.distributed.pipel
 
 The pairs are there so that one half can compute while the other half communicates inside its layers, as experts do; torch
 runs the halves one after the other, so here the gain is the V alone. Only at both ends of the step is backward split to fill
-the bubble, which with N processes is (N - 1) (P + B - 3 W) / 1 in units of one stage's pair P, whole backward B and weight
+the bubble, which with N processes is (N - 1) (P + B - 3 W) in units of one stage's pair P, whole backward B and weight
 gradient W. It needs at least as many microbatches as stages, 2 N.
 """
 
