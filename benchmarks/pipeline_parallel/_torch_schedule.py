@@ -12,12 +12,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_IN_FLIGHT, Assembly, Batch, Model, Replica
 from benchmarks.pipeline_parallel._stages import SpreadStages
+from benchmarks.site import Site
 from benchmarks.stages import spread
 from benchmarks.world import World
 
@@ -124,6 +125,24 @@ class TorchPipeline(SpreadStages):
             )
             for part, module in zip(assembly.parts, replica.modules, strict=True)
         ]
+
+
+class OneForwardOneBackward(TorchPipeline):
+    """1F1B, wherever its stages come from."""
+
+    kind = Schedule1F1B
+
+    def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
+        return min(cell.batch.microbatches, cell.layout.degree("pp") - stage)
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches
+        if microbatches < stages:
+            return (
+                f"torch's Schedule1F1B refuses {microbatches} microbatches on {stages} stages: it needs at least as many "
+                f"microbatches as stages (torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__)"
+            )
+        return None
 
 
 def _shapes(model: Model, cell: Cell, stages: Sequence[Sequence[str]], index: int) -> dict[str, Tensor]:
