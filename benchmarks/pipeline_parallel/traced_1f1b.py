@@ -27,6 +27,7 @@ from benchmarks.pipeline_parallel._stages import tie
 from benchmarks.pipeline_parallel._torch_schedule import DrivenByReplica, OneForwardOneBackward, Shell
 from benchmarks.site import Site
 from benchmarks.stages import spread
+from benchmarks.techniques.precision import PRECISIONS
 from benchmarks.world import World
 
 PRELOAD = ("torch.export._trace",)
@@ -44,7 +45,10 @@ class Strategy(OneForwardOneBackward):
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         stages, index = spread(self, model, cell), world.coordinate("pp")
         example = model.example(cell.rows_per_microbatch(), cell.batch.sequence)
-        pipe = _trace(model, stages, example, world.device)
+        precision = PRECISIONS[cell.precision]
+        # The graph holds the casts of its own trace: those of another precision would be missing.
+        with torch.autocast(world.device.type, dtype=precision.compute, enabled=precision.mixed, cache_enabled=False):
+            pipe = _trace(model, stages, example, world.device)
         module = pipe.get_stage_module(index)
         _to_meta(module)
         module.pipe_info = pipe.info()
