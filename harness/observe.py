@@ -82,8 +82,8 @@ class Observer:
         """What was seen on this rank.
 
         `dtypes`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
-        `splits_backward`: whether input and weight gradients are meant to be computed apart; and `parts`: for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran,
-        recomputation included.
+        `splits_backward`: whether input and weight gradients are meant to be computed apart; and `parts`: for each its
+        `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran, recomputation included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)

@@ -102,8 +102,11 @@ def _problem(found: ScheduleFile) -> str | None:
                 return f"stage {action.stage} stands on lines {process_of[action.stage] + 1} and {process + 1}; keep it on one"
             before = done.get((action.stage, action.microbatch), "")
             if before + action.kind not in ("F", "FB", "FI", "FIW"):
-                after = " after ".join((str(action), *(f"{action.stage}{kind}{action.microbatch}" for kind in before[-1:])))
-                return f"{after or action} on line {process + 1} comes too often or too early; a stage runs F, then B, or I and W"
+                after = f" after {action._replace(kind=before[-1])}" if before else ""
+                return (
+                    f"{action}{after} on line {process + 1} comes too often or too early; "
+                    "a stage runs each microbatch's F, then its B, or its I and W"
+                )
             done[action.stage, action.microbatch] = before + action.kind
     for stage in range(1 + max(process_of)):
         for microbatch in range(found.microbatches):

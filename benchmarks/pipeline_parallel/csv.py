@@ -34,8 +34,8 @@ class Strategy(SeveralStages):
     kind = _PipelineScheduleRuntime
 
     file: str = "zb-h1"
-    """The path of a `.csv` file; or a name in `configs/schedules`, where a file `<name>-<processes>x<microbatches>.csv` lies for
-    each size."""
+    """The path of a `.csv` file; or a name in `configs/schedules`, where for each size there is a file
+    `<name>-<processes>x<microbatches>.csv`."""
 
     def placement(self, cell: Cell) -> Sequence[Sequence[int]]:
         found = self._fitting(cell)
@@ -73,7 +73,7 @@ class Strategy(SeveralStages):
         if not self.file.endswith(".csv") and not path.is_file():
             names = {file.stem.rpartition("-")[0] for file in SCHEDULES.glob("*.csv")}
             if self.file not in names:
-                raise unknown("schedule", self.file, names, f"(or the path of a .csv file) in 'pp={cell.layout.degree('pp')}:csv'")
+                raise unknown("schedule", self.file, names, f"(or the path of a .csv file) in '{cell.layout}'")
             return None
         found = read(path)
         fits = (len(found.actions), found.microbatches) == (cell.layout.degree("pp"), cell.batch.microbatches)

@@ -72,12 +72,12 @@ class Strategy(OneForwardOneBackward):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if cell.layout.degree("tp") > 1:
             return (
-                "torch.export leaves graphs of operations with fixed shapes in the place of layers (torch/export/unflatten.py), "
+                "torch.export leaves graphs of operations with fixed shapes where layers were (torch/export/unflatten.py), "
                 "which tensor parallelism cannot cut: choose a pipeline that keeps modules"
             )
         if cell.layout.degree("dp") > 1 and models.load(cell.model).mixes_rows:
             return (
-                "torch.export leaves graphs of operations in the place of layers (torch/export/unflatten.py), and norms over the "
+                "torch.export leaves graphs of operations where layers were (torch/export/unflatten.py), and norms over the "
                 "batch can no longer be told of the other data ranks: choose a pipeline that keeps modules"
             )
         return super().unsupported(cell, site, traits)

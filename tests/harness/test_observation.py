@@ -16,7 +16,14 @@ def finding(
 ) -> Any:
     blocks = {f"block{index}": 1} if blocks is None else blocks
     part = {"index": index, "units": list(blocks), "forwards": forwards, "blocks": blocks}
-    made = {"dtypes": ALL_FP32, "collectives": {}, "attention_backend": "flash", "parts": [part], **fields}
+    made = {
+        "dtypes": ALL_FP32,
+        "collectives": {},
+        "attention_backend": "flash",
+        "splits_backward": False,
+        "parts": [part],
+        **fields,
+    }
     return copy.deepcopy({**made, "coordinates": {"pp": pp, "dp": dp, "tp": tp}})
 
 
