@@ -8,12 +8,14 @@ mean stands inside the loss, so the schedule scales nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
 from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch.utils.checkpoint import GraphExecGroup
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_IN_FLIGHT, Assembly, Batch, Model, Replica
@@ -44,8 +46,13 @@ class DrivenByReplica:
     """Of its part among those of this rank."""
 
     def backward_maybe_with_nosync(self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False) -> Any:
+        # torch asks autograd for the weight gradients of one layer after the other, and checkpointing would repeat the forward
+        # of a whole block for each. No two of them need the same activation, so that one repetition serves all.
+        repeats_once = GraphExecGroup() if backward_type == "weight" else nullcontext()
+
         def run() -> Any:
-            return super(DrivenByReplica, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+            with repeats_once:
+                return super(DrivenByReplica, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
         return self.replica.backward(self.position, run, kind=backward_type, last=last_backward)
 
