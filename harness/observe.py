@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.contract import Chain, Engine, Part
+from benchmarks.contract import SPLITS_BACKWARD, Chain, Engine, Part
 from benchmarks.world import World
 
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -81,9 +81,9 @@ class Observer:
     def finding(self) -> dict[str, Any]:
         """What was seen on this rank.
 
-        `dtypes`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`; and `parts`:
-        for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran,
-        recomputation included.
+        `dtypes`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
+        `splits_backward`: whether input and weight gradients are meant to be computed apart; and `parts`: for each its
+        `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran, recomputation included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)
@@ -94,6 +94,7 @@ class Observer:
                 axes: {name: dict(counts) for name, counts in seen.items()} for axes, seen in self._calls.collectives.items()
             },
             "attention_backend": self._calls.attention,
+            "splits_backward": SPLITS_BACKWARD in self._engine.traits,
             "parts": [
                 {
                     "index": part.index,

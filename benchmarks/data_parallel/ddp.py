@@ -4,6 +4,9 @@
 With several microbatches the gradients of all but the last only add up locally. DDP itself decides whether to reduce in
 *forward*, which is too early where a pipeline runs further forwards before a backward; so its own decision is switched off
 here, and the reducer is armed right before the last backward.
+
+Under a schedule that computes weight gradients apart, the reducer's hooks would fire with half of the gradients missing and
+average those, silently. There nothing is wrapped, and gradients are averaged after the last backward.
 """
 
 from __future__ import annotations
@@ -24,9 +27,9 @@ from benchmarks.contract import (
     R,
     Shares,
 )
+from benchmarks.data_parallel._after_backward import DEFAULT_BUCKET_MB, AfterBackward
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
-from benchmarks.site import Site
 from benchmarks.tied import read_through
 from benchmarks.world import World
 
@@ -52,6 +55,8 @@ class Strategy(DataParallel):
     """Mebibytes of gradients that are reduced together; 0: DDP's own default, 25 with a first bucket of 1."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        if SPLITS_BACKWARD in assembly.traits:
+            return AfterBackward(assembly, optimizer, world, self.bucket_mb or DEFAULT_BUCKET_MB)
         # By its mesh DDP knows that the module may hold DTensors over another axis, and reduces their local tensors; named
         # by process group alone it fails on them. The mesh costs a walk over all parameters in each forward.
         dtensors = DTENSOR in assembly.traits
@@ -71,12 +76,5 @@ class Strategy(DataParallel):
         return _Replica(assembly, optimizer, world, modules=wrapped)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        return Shares(gradients=2.0)  # once as backward leaves them and once in the buckets that are reduced
-
-    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without autograd's hooks, and DDP's reducer "
-                "then averages too early (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
-            )
-        return None
+        # Once as backward leaves them and once in the buckets that are reduced, of which there is one at a time after it.
+        return Shares() if SPLITS_BACKWARD in traits else Shares(gradients=2.0)

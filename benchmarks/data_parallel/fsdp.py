@@ -5,6 +5,9 @@ each rank updates its own shard alone. This is ZeRO stage 3 (Rajbhandari et al.,
 
 In mixed precision the blocks are gathered in the compute dtype, which halves what is sent; gradients are reduced in fp32.
 Embedding and head, outside the blocks, stay in fp32 under autocast, so that the residual stream is what it is elsewhere.
+
+A schedule that computes weight gradients apart writes them without the hooks by which a block is reduced when its backward
+ends. There whole gradients add up for the whole step, and every block is reduced after the last backward.
 """
 
 from __future__ import annotations
@@ -27,6 +30,8 @@ from benchmarks.contract import (
     R,
     Shares,
 )
+from benchmarks.data_parallel._after_backward import NO_OVERLAP
+from benchmarks.data_parallel._units_after_backward import UnitsAfterBackward
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
@@ -67,10 +72,14 @@ class Strategy(DataParallel):
         reshard = self.reshard and SEVERAL_IN_FLIGHT not in assembly.traits
         for part in assembly.parts:
             _shard(part, assembly.precision, reshard, world)
-        replica = _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
-        replica.reshard = reshard
-        if self.reshard and not reshard:
-            replica.caveats = (GATHERED,)
+        caveats = (GATHERED,) if self.reshard and not reshard else ()
+        if SPLITS_BACKWARD in assembly.traits:
+            replica = UnitsAfterBackward(assembly, optimizer, world, spread=frozenset({"dp"}))
+            caveats += (NO_OVERLAP,)
+        else:
+            replica = _Replica(assembly, optimizer, world, spread=frozenset({"dp"}))
+            replica.reshard = reshard
+        replica.caveats = caveats
         return replica
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
@@ -85,11 +94,6 @@ class Strategy(DataParallel):
             return (
                 "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
                 "several: choose a pipeline with a process for each stage"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which fully_shard reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         return None
 

@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
+from benchmarks.registry import AXES, names
 from benchmarks.site import Site
 from harness.execute import run_cell
 from harness.launch.local import Launcher
@@ -15,6 +16,16 @@ from harness.record import Record
 from harness.references import References
 
 SITE = Site(kind="cpu", count=2)
+SLOW = ("traced-1f1b",)
+"""Implementations that take many seconds to build."""
+
+
+def each(axis: str, layout: str = "{axis}=2:{name}") -> list[object]:
+    """A layout of every implementation of an axis, as parameters of a test; marked where it is slow."""
+    return [
+        pytest.param(layout.format(axis=axis, name=name), marks=[pytest.mark.slow] if name in SLOW else [])
+        for name in names(AXES[axis])
+    ]
 
 
 def cell(layout: str, **fields: object) -> Cell:

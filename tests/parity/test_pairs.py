@@ -11,10 +11,10 @@ from benchmarks.cell import Cell
 from benchmarks.compose import illegal
 from benchmarks.registry import AXES, names
 from harness.record import Record
-from tests.parity.conftest import SITE, cell
+from tests.parity.conftest import SITE, SLOW, cell
 
 FACTORS = {
-    **{axis: (None, *names(folder)) for axis, folder in AXES.items()},
+    **{axis: (None, *(n for n in names(folder) if n not in SLOW)) for axis, folder in AXES.items()},
     "model": ("llama-tiny", "gpt2-tiny"),
     "precision": ("fp32", "bf16", "fp16"),
     "checkpointing": ("none", "full"),
@@ -86,15 +86,29 @@ def test_every_pair_is_among_them():
     absent = set()
     for (one, ones), (other, others) in itertools.combinations(FACTORS.items(), 2):
         absent |= {((one, a), (other, b)) for a, b in itertools.product(ones, others)} - met
-    # Worked out by hand: one process cannot drive all stages and be one of a tensor group, and 1F1B on two stages takes
-    # two microbatches or more.
+    # Worked out by hand: one process cannot drive all stages and be one of a tensor group, 1F1B on two stages takes two
+    # microbatches or more, and DualPipeV on its four at least four.
     pipelines = {(("pp", "devices"), ("tp", name)) for name in names("tensor_parallel")}
-    assert absent == pipelines | {(("pp", "1f1b"), ("microbatches", 1))}
+    few = {(("pp", "1f1b"), ("microbatches", 1)), *((("pp", "dualpipev"), ("microbatches", n)) for n in (1, 2))}
+    assert absent == pipelines | few
 
 
 @pytest.mark.parametrize("c", CELLS, ids=lambda c: "-".join(str(v) for v in values_of(c).values()))
 def test_pair(run: Callable[..., Record], c: Cell):
-    record = run(c)
+    _passes(run(c), c)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("data", names("data_parallel"))
+@pytest.mark.parametrize("precision, checkpointing, model", [("fp32", "none", "llama-tiny"), ("bf16", "full", "gpt2-tiny")])
+@pytest.mark.parametrize("name", SLOW)
+def test_what_is_slow(run: Callable[..., Record], name: str, precision: str, checkpointing: str, model: str, data: str):
+    choice = {"pp": name, "tp": None, "dp": data, "model": model, "precision": precision, "checkpointing": checkpointing}
+    c = made({**choice, "microbatches": 4, "clip": 1.0})
+    _passes(run(c), c)
+
+
+def _passes(record: Record, c: Cell) -> None:
     assert record.status == "ok", record.reason
     v = record.verification
     assert v.verdict == "passed" and v.model == c.model
