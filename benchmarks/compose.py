@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from benchmarks import models
 from benchmarks.cell import STANDARD_LIBRARY, Cell, Optimizer
@@ -216,17 +215,7 @@ def _whole(model: Model) -> Part:
 
 
 def _recipe(optimizer: Optimizer, clip: float) -> OptimizerRecipe:
-    def build(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        # Fused kernels over many tensors cannot mix plain tensors and DTensors, nor DTensors of several meshes.
-        groups: dict[Any, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            key = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            groups.setdefault(key, []).append(parameter)
-        by_group = [{"params": group} for group in groups.values()]
-        if optimizer.name == "sgd":
-            return torch.optim.SGD(by_group, lr=optimizer.learning_rate, weight_decay=optimizer.weight_decay)
-        return torch.optim.AdamW(
-            by_group, lr=optimizer.learning_rate, betas=optimizer.betas, weight_decay=optimizer.weight_decay
-        )
-
-    return OptimizerRecipe(build=build, clip=clip)
+    settings: dict[str, Any] = {"lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay}
+    if optimizer.name == "sgd":
+        return OptimizerRecipe(kind=torch.optim.SGD, settings=settings, clip=clip)
+    return OptimizerRecipe(kind=torch.optim.AdamW, settings={**settings, "betas": optimizer.betas}, clip=clip)

@@ -80,17 +80,19 @@ class GradientNorm:
     """The global gradient norm, each element of the single-device model counted once.
 
     Args:
-        spread: axes along which *every* gradient is cut besides what its placement says (`dp` once fully sharded).
+        spread: axes or mesh dimensions along which *every* gradient is cut besides what its placement says (`dp` once
+            fully sharded).
     """
 
     def __init__(self, parameters: Sequence[Held], world: World, spread: frozenset[str]):
-        stages = {"pp"} if world.degrees["pp"] > 1 else set()
+        stages = {"pp"} if world.group("pp") is not None else set()
+        spread = frozenset(axis for axis in spread if world.group(axis) is not None)
         buckets = defaultdict(list)
         for entry in parameters:
             if entry.placement.counted:
                 buckets[frozenset(entry.placement.shards) | spread | stages].append(entry.parameter)
         # Stages may hold different kinds of parameters, and all must join the same reductions in the same order.
-        axes = [axis for axis in ("tp", *sorted(spread), *stages) if world.degrees[axis] > 1]
+        axes = [axis for axis in ("tp", *sorted(spread), *stages) if world.group(axis) is not None]
         self._sets = [frozenset(a for i, a in enumerate(axes) if code >> i & 1) for code in range(2 ** len(axes))]
         self._sets = [s for s in self._sets if stages | spread <= s]
         self._buckets, self._axes, self._world = buckets, axes, world

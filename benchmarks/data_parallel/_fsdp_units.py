@@ -1,0 +1,63 @@
+"""What the strategies built on FSDP2 share: a unit is a block or what is left around the blocks, and its gradients are
+reduced together when its backward is done.
+
+In mixed precision the blocks compute in the compute dtype, and what is gathered for them is in it, too; gradients are reduced
+in fp32. Embedding and head, outside the blocks, stay in fp32 under autocast, so that the residual stream is what it is elsewhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Literal
+
+import torch
+from torch import nn
+from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+
+from benchmarks.contract import Part, R
+from benchmarks.initialize import materialize
+from benchmarks.replica import LocalReplica
+from benchmarks.techniques.precision import Precision
+from benchmarks.world import World
+
+
+class UnitReplica(LocalReplica):
+    """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
+
+    modules: list[FSDPModule]
+    keeps_gathered: bool = False
+    """Whether parameters, once gathered, stay so until the last backward of the step."""
+
+    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
+        module = self.modules[part]
+        module.set_requires_gradient_sync(last)
+        module.set_is_last_backward(last)
+        if self.keeps_gathered:
+            # Freed after the backward of a microbatch, parameters would be gathered again for the next one's.
+            module.set_reshard_after_backward(last)
+        return run()
+
+
+def by_units(
+    part: Part,
+    precision: Precision,
+    world: World,
+    apply: Callable[[nn.Module, MixedPrecisionPolicy, bool], object],
+    *,
+    device: torch.device | None = None,
+) -> None:
+    """Make units of the blocks, then of what is left, making one's parameters real at a time so that none holds the model whole.
+
+    Args:
+        apply: told a module, its policy and whether it is what is left; makes it a unit.
+        device: where parameters lie; default: the rank's own.
+    """
+    mixed = MixedPrecisionPolicy(
+        param_dtype=precision.compute if precision.mixed else None, reduce_dtype=precision.reduction, cast_forward_inputs=False
+    )
+    for name in part.blocks:
+        block = part.module.get_submodule(name)
+        materialize(part, world, module=block, device=device)
+        apply(block, mixed, False)
+    materialize(part, world, device=device)
+    apply(part.module, MixedPrecisionPolicy(reduce_dtype=precision.reduction, cast_forward_inputs=False), True)

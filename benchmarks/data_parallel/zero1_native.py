@@ -1,0 +1,61 @@
+"""ZeRO stage 1 by torch itself, `ZeroRedundancyOptimizer`: every rank holds all parameters and gradients, and the optimizer
+state of the parameters that it owns (Rajbhandari et al., ZeRO, 2020).
+
+DDP averages all gradients on all ranks; each rank then updates the parameters that it owns and broadcasts them. Ownership
+is by whole parameters, the largest first to the rank that has least, so the shares are only about equal: a model whose
+largest weight is more than 1/N of it spreads unevenly. All-reduce and broadcast together send half as much again as the
+reduce-scatter and all-gather of an implementation that cuts flattened parameters.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from torch.distributed.optim import ZeroRedundancyOptimizer
+
+from benchmarks.cell import Cell
+from benchmarks.contract import (
+    SPLITS_BACKWARD,
+    Assembly,
+    DataParallel,
+    OptimizerRecipe,
+    Shares,
+)
+from benchmarks.data_parallel._reducer import ReducedReplica, reduced
+from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
+from benchmarks.world import World
+
+
+@dataclass(frozen=True)
+class Strategy(DataParallel):
+    """Options of `torch.distributed.optim.ZeroRedundancyOptimizer`."""
+
+    parameters_as_bucket_view: bool = False
+    """Lay the parameters of each owner side by side, so that each rank broadcasts once and not for every parameter."""
+
+    def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        wrapped = [reduced(part, assembly, world, gradient_as_bucket_view=True) for part in assembly.parts]
+        sharded = replace(
+            optimizer,
+            kind=ZeroRedundancyOptimizer,
+            settings={
+                "optimizer_class": optimizer.kind,
+                "process_group": world.group("dp"),
+                "parameters_as_bucket_view": self.parameters_as_bucket_view,
+                **optimizer.settings,
+            },
+        )
+        return ReducedReplica(assembly, sharded, world, modules=wrapped)
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        # Gradients once as backward leaves them and once in the buckets that are reduced.
+        return Shares(gradients=2.0, optimizer_state=1 / cell.layout.degree("dp"))
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if SPLITS_BACKWARD in traits:
+            return (
+                "a schedule that computes weight gradients apart writes them without autograd's hooks, and DDP's reducer "
+                "then averages too early (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
+            )
+        return None
