@@ -126,6 +126,7 @@ class LocalReplica(Replica):
 
     Args:
         modules: what the schedule calls; by default the parts' modules themselves.
+        parameters: those of the parts, where a wrapper has given them other names.
         spread: see `GradientNorm`.
     """
 
@@ -136,10 +137,11 @@ class LocalReplica(Replica):
         world: World,
         *,
         modules: Sequence[nn.Module] | None = None,
+        parameters: Sequence[Held] | None = None,
         spread: frozenset[str] = frozenset(),
     ):
         self.modules = modules if modules is not None else [part.module for part in assembly.parts]
-        self._held = [entry for part in assembly.parts for entry in held(part)]
+        self._held = parameters if parameters is not None else [entry for part in assembly.parts for entry in held(part)]
         self._optimizer = optimizer.build([entry.parameter for entry in self._held])
         self._clip = optimizer.clip
         self._sums = GradientSums(self._held, world)

@@ -1,8 +1,8 @@
 """What the strategies built on FSDP2 share: a unit is a block or what is left around the blocks, and its gradients are
 reduced together when its backward is done.
 
-In mixed precision the blocks compute in the compute dtype, and what is gathered for them is in it, too; gradients are reduced
-in fp32. Embedding and head, outside the blocks, stay in fp32 under autocast, so that the residual stream is what it is elsewhere.
+In mixed precision the blocks compute in the compute dtype, in which they are gathered, too; gradients are reduced in
+fp32. Embedding and head, outside the blocks, stay in fp32 under autocast, so that the residual stream is what it is elsewhere.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ def by_units(
     *,
     device: torch.device | None = None,
 ) -> None:
-    """Make units of the blocks, then of what is left, making one's parameters real at a time so that none holds the model whole.
+    """Make units of the blocks, then of what is left; one is made real at a time, so that no rank holds the model whole.
 
     Args:
         apply: told a module, its policy and whether it is what is left; makes it a unit.
