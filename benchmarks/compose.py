@@ -79,7 +79,10 @@ def compose(
         traits=_traits(found, cell, model, leave_out="dp"),
     )
     if isinstance(tensor, TensorParallel):
-        assembly = tensor.shard(assembly, tensor_plan(model, parts, world.degrees["tp"]), world)
+        for part in parts:  # each by its own plan, as this rank may hold several
+            alone = dataclasses.replace(assembly, parts=[part])
+            assembly = tensor.shard(alone, tensor_plan(model, part, world.degrees["tp"]), world)
+        assembly = dataclasses.replace(assembly, parts=parts)
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
@@ -130,20 +133,19 @@ class ComposedEngine(Engine):
         return tensor
 
 
-def tensor_plan(model: Model, parts: list[Part], degree: int) -> dict[str, str]:
-    """Module name -> style for the modules of these parts.
+def tensor_plan(model: Model, part: Part, degree: int) -> dict[str, str]:
+    """Module name -> style for the modules of a part.
 
     A vocabulary that `degree` does not divide stays whole on every rank, embedding and head alike.
     """
     plan: dict[str, str] = {}
-    for part in parts:
-        for name, module in part.module.named_modules():
-            for pattern, style in model.tensor_plan:
-                if not fnmatch.fnmatchcase(name, pattern):
-                    continue
-                if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
-                    continue
-                plan[name] = style
+    for name, module in part.module.named_modules():
+        for pattern, style in model.tensor_plan:
+            if not fnmatch.fnmatchcase(name, pattern):
+                continue
+            if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
+                continue
+            plan[name] = style
     return plan
 
 
@@ -159,13 +161,13 @@ def illegal(cell: Cell, site: Site) -> str | None:
     except ImportError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
-    return _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found)
+    return _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
 
 
-def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:
+def _sizes_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
     """What does not divide, or does not fit."""
     layout, batch = cell.layout, cell.batch
-    dp, tp, pp = (layout.degree(axis) for axis in ("dp", "tp", "pp"))
+    dp, tp = (layout.degree(axis) for axis in ("dp", "tp"))
     if site.kind == "cuda" and layout.devices > site.count:
         return f"layout '{layout}' uses {layout.devices} devices and there are {site.count}: use smaller degrees"
     if batch.global_size % (dp * batch.microbatches):
@@ -177,8 +179,13 @@ def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:
         return f"{cell.model} is trained on images and cannot read the text {cell.data!r}: leave --text out"
     if model.longest_sequence is not None and batch.sequence > model.longest_sequence:
         return f"{batch.sequence} tokens are more than {cell.model}'s {model.longest_sequence}: use a shorter sequence"
-    if pp > len(model.units):
-        return f"{cell.model} has {len(model.units)} units, which cannot make {pp} stages: use at most pp={len(model.units)}"
+    pipeline, units = found.get("pp"), len(model.units)
+    if isinstance(pipeline, PipelineParallel):
+        placement = pipeline.placement(cell)
+        stages, each = sum(map(len, placement)), max(map(len, placement))
+        if stages > units:
+            advice = f"use at most pp={units // each}" if units // each > 1 else f"use a model of at least {2 * each} units"
+            return f"{cell.model} has {units} units, which cannot make {stages} stages: {advice}"
     return model.tensor_problem(tp) if tp > 1 else None
 
 

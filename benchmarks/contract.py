@@ -326,6 +326,7 @@ class Replica(ABC):
         """Run one backward of one microbatch of one part.
 
         Args:
+            part: its position in `modules`.
             run: does the autograd work; its result is returned.
             kind: which gradients it computes.
             last: a hint that it is this part's last backward of the step.
@@ -345,7 +346,7 @@ class Schedule(Protocol):
     """Owns microbatches and the 1/m of their mean."""
 
     def run(self, batch: Batch) -> Tensor | None:
-        """All forwards and backwards of one step. Returns the mean loss on the last stage, None elsewhere."""
+        """All forwards and backwards of one step. Returns the mean loss where the last stage is held, None elsewhere."""
 
 
 class Strategy(ABC):
@@ -395,10 +396,10 @@ class TensorParallel(Strategy):
 
     @abstractmethod
     def shard(self, assembly: Assembly, plan: Mapping[str, str], world: World) -> Assembly:
-        """Cut every part.
+        """Cut the parts of an assembly; called with one part at a time.
 
         Args:
-            plan: name of a module in any part -> style (`contract.Plan.style`), resolved for this degree.
+            plan: name of a module in any of them -> style (`contract.Plan.style`), resolved for this degree.
         """
 
 
@@ -409,8 +410,12 @@ class PipelineParallel(Strategy):
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         """The parts this rank holds. Makes the groups of tied stages, on all ranks."""
 
+    def placement(self, cell: Cell) -> Sequence[Sequence[int]]:
+        """Which stages of the model each device along the axis holds, in order; by default one each."""
+        return [(stage,) for stage in range(cell.layout.degree(self.axis))]
+
     def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
-        """Of how many microbatches a stage holds activations when it holds most."""
+        """Of how many microbatches a stage holds activations when its device holds most."""
         return cell.batch.microbatches if SEVERAL_IN_FLIGHT in self.traits(cell, model) else 1
 
     @abstractmethod

@@ -1,7 +1,7 @@
 """The update of a data rank's copy of the model: what every strategy with a torch optimizer shares.
 
 Gradients complete -> pending sums -> reduce -> unscale -> norm -> clip -> step -> zero. A strategy that reduces
-while backward runs, or after it, overrides `backward` or `reduce`.
+while backward runs, or after it, overrides `backward`, `complete` or `reduce`.
 """
 
 from __future__ import annotations
@@ -155,10 +155,14 @@ class LocalReplica(Replica):
     def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
         return run()
 
+    def complete(self) -> None:
+        """Give every parameter its gradient, where backward has not; by default it has."""
+
     def reduce(self) -> None:
         """Finish the reduction over the data axis; by default there is none, or backward has done it."""
 
     def update(self, *, want_norm: bool) -> Update:
+        self.complete()
         self._sums.finish()
         self.reduce()
         overflow = False

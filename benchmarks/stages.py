@@ -5,7 +5,8 @@ from __future__ import annotations
 import functools
 from collections.abc import Sequence
 
-from benchmarks.contract import Model
+from benchmarks.cell import Cell
+from benchmarks.contract import Model, PipelineParallel
 
 
 def cut(costs: Sequence[int], count: int) -> list[int]:
@@ -40,3 +41,8 @@ def stages(model: Model, count: int, sequence: int) -> list[tuple[str, ...]]:
     sizes = cut([model.forward_flops(unit, 1, sequence, causal=True) for unit in model.units], count)
     starts = [sum(sizes[:i]) for i in range(count)]
     return [tuple(model.units[start : start + size]) for start, size in zip(starts, sizes, strict=True)]
+
+
+def spread(pipeline: PipelineParallel, model: Model, cell: Cell) -> list[tuple[str, ...]]:
+    """The units of each stage of a cell, over all its devices."""
+    return stages(model, sum(len(held) for held in pipeline.placement(cell)), cell.batch.sequence)

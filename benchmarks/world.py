@@ -70,9 +70,7 @@ class World:
         for axis in nested:
             mesh[nested_dimensions(axis)]._flatten(axis)
             dimensions[axis] = degrees[axis]
-        return cls(
-            rank=rank, size=size, devices=devices, degrees=degrees, seed=cell.seed, dimensions=dimensions, _mesh=mesh
-        )
+        return cls(rank=rank, size=size, devices=devices, degrees=degrees, seed=cell.seed, dimensions=dimensions, _mesh=mesh)
 
     @property
     def device(self) -> torch.device:

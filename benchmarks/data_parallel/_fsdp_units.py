@@ -14,19 +14,25 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
 
-from benchmarks.contract import Part, R
+from benchmarks.contract import SPLITS_BACKWARD, Assembly, OptimizerRecipe, Part, R
+from benchmarks.data_parallel._after_backward import NO_OVERLAP
+from benchmarks.data_parallel._units_after_backward import UnitsAfterBackward
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
 from benchmarks.techniques.precision import Precision
 from benchmarks.world import World
+
+GATHERED = (
+    "gathered: with several microbatches in flight parameters stay gathered for the whole step, as with reshard=false; "
+    "otherwise every microbatch would gather them again"
+)
 
 
 class UnitReplica(LocalReplica):
     """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
 
     modules: list[FSDPModule]
-    keeps_gathered: bool = False
-    """Whether parameters, once gathered, stay so until the last backward of the step."""
+    keeps_gathered: bool
 
     def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
         module = self.modules[part]
@@ -36,6 +42,29 @@ class UnitReplica(LocalReplica):
             # Freed after the backward of a microbatch, parameters would be gathered again for the next one's.
             module.set_reshard_after_backward(last)
         return run()
+
+
+def replica_of_units(
+    assembly: Assembly,
+    optimizer: OptimizerRecipe,
+    world: World,
+    *,
+    spread: frozenset[str] = frozenset(),
+    keeps_gathered: bool = False,
+) -> LocalReplica:
+    """The replica of parts that `by_units` made.
+
+    Args:
+        spread: see `benchmarks.replica.GradientNorm`.
+        keeps_gathered: whether parameters, once gathered, stay so until the last backward of the step.
+    """
+    if SPLITS_BACKWARD in assembly.traits:
+        replica = UnitsAfterBackward(assembly, optimizer, world, spread=spread)
+        replica.caveats = (NO_OVERLAP,)
+        return replica
+    replica = UnitReplica(assembly, optimizer, world, spread=spread)
+    replica.keeps_gathered = keeps_gathered
+    return replica
 
 
 def by_units(

@@ -3,6 +3,9 @@
 
 A bucket is all-reduced as soon as backward has filled it, so that communication hides behind the rest of backward. With
 several microbatches only the last backward reduces: the gradients of the others add up locally.
+
+Under a schedule that computes weight gradients apart, the reducer's hooks would fire with half of the gradients missing and
+average those, silently. There nothing is wrapped, and gradients are averaged after the last backward.
 """
 
 from __future__ import annotations
@@ -22,6 +25,7 @@ from benchmarks.contract import (
     OptimizerRecipe,
     Shares,
 )
+from benchmarks.data_parallel._after_backward import DEFAULT_BUCKET_MB, AfterBackward
 from benchmarks.data_parallel._reducer import ReducedReplica, reduced
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
@@ -45,6 +49,8 @@ class Strategy(DataParallel):
     """What gradients are rounded to for the all-reduce, by a communication hook: half the bytes, and 16-bit gradients."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        if SPLITS_BACKWARD in assembly.traits:
+            return AfterBackward(assembly, optimizer, world, self.bucket_mb or DEFAULT_BUCKET_MB)
         wrapped = []
         for part in assembly.parts:
             ddp = reduced(
@@ -66,14 +72,10 @@ class Strategy(DataParallel):
         return {} if self.compression == "none" else {"reduction": self.compression}
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        return Shares(gradients=2.0)  # once as backward leaves them and once in the buckets that are reduced
+        # Once as backward leaves them and once in the buckets that are reduced, of which there is one at a time after it.
+        return Shares() if SPLITS_BACKWARD in traits else Shares(gradients=2.0)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without autograd's hooks, and DDP's reducer "
-                "then averages too early (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
-            )
         if self.static_graph and (SEVERAL_IN_FLIGHT in traits or cell.batch.microbatches > 1):
             return (
                 "with a static graph DDP reduces at the end of the first backward that it sees, whichever microbatch's it is "
@@ -84,6 +86,11 @@ class Strategy(DataParallel):
             return (
                 f"gradients rounded to {self.compression} are not those of fp32, in which reduction is fp32: use precision "
                 "bf16 or fp16, or compression=none"
+            )
+        if self.compression != "none" and SPLITS_BACKWARD in traits:
+            return (
+                "compression is a hook of DDP's reducer, which sees no gradient of a schedule that computes weight gradients "
+                "apart: use compression=none, or a schedule with whole backwards"
             )
         if self.compression == "bf16" and site.kind == "cpu":
             return "DDP refuses its bf16 hook without NCCL 2.10 or newer (_check_comm_hook): use compression=fp16 on a CPU"

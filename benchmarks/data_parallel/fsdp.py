@@ -5,6 +5,9 @@ each rank updates its own shard alone. This is ZeRO stage 3 (Rajbhandari et al.,
 
 Resharding to a smaller group after forward (`reshard=2`) is what ZeRO++ calls hierarchical partitioning (Wang et al., 2023):
 the gather of backward stays within groups of neighbours, for more memory.
+
+A schedule that computes weight gradients apart writes them without the hooks by which a block is reduced when its backward
+ends. There whole gradients add up for the whole step, and every block is reduced after the last backward.
 """
 
 from __future__ import annotations
@@ -18,21 +21,15 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     SEVERAL_DEVICES,
     SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
     Shares,
 )
-from benchmarks.data_parallel._fsdp_units import UnitReplica, by_units
+from benchmarks.data_parallel._fsdp_units import GATHERED, by_units, replica_of_units
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
 from benchmarks.world import World
-
-GATHERED = (
-    "gathered: with several microbatches in flight parameters stay gathered for the whole step, as with reshard=false; "
-    "otherwise every microbatch would gather them again"
-)
 
 
 @dataclass(frozen=True)
@@ -54,10 +51,9 @@ class Strategy(DataParallel):
 
         for part in assembly.parts:
             by_units(part, assembly.precision, world, shard)
-        replica = UnitReplica(assembly, optimizer, world, spread=frozenset({"dp"}))
-        replica.keeps_gathered = not reshard
+        replica = replica_of_units(assembly, optimizer, world, spread=frozenset({"dp"}), keeps_gathered=not reshard)
         if self.reshard and not reshard:
-            replica.caveats = (GATHERED,)
+            replica.caveats += (GATHERED,)
         return replica
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
@@ -72,11 +68,6 @@ class Strategy(DataParallel):
             return (
                 "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
                 "several: choose a pipeline with a process for each stage"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which fully_shard reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         if not isinstance(self.reshard, bool):
             return self._group_problem(cell)

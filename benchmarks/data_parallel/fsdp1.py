@@ -32,7 +32,6 @@ from benchmarks.contract import (
     Placement,
     R,
     Shares,
-    Update,
 )
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica, held
@@ -51,11 +50,10 @@ class _Replica(LocalReplica):
         with self.modules[part].no_sync():
             return run()
 
-    def update(self, *, want_norm: bool) -> Update:
+    def complete(self) -> None:
         for entry in self._held:
             if entry.parameter.numel() == 0:  # all of its elements lie on other ranks, and so does its gradient
                 entry.parameter.grad = torch.empty_like(entry.parameter)
-        return super().update(want_norm=want_norm)
 
     def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:
         for module in self.modules:

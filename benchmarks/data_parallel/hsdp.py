@@ -17,13 +17,12 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     SEVERAL_DEVICES,
     SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
     Shares,
 )
-from benchmarks.data_parallel._fsdp_units import UnitReplica, by_units
+from benchmarks.data_parallel._fsdp_units import GATHERED, by_units, replica_of_units
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
 from benchmarks.world import World, nested_dimensions
@@ -51,8 +50,9 @@ class Strategy(DataParallel):
         for part in assembly.parts:
             by_units(part, assembly.precision, world, shard)
         # An element's gradient lies on one rank of each group; copies of it in other groups must not be counted again.
-        replica = UnitReplica(assembly, optimizer, world, spread=frozenset({sharding}))
-        replica.keeps_gathered = not reshard
+        replica = replica_of_units(assembly, optimizer, world, spread=frozenset({sharding}), keeps_gathered=not reshard)
+        if self.reshard and not reshard:
+            replica.caveats += (GATHERED,)
         return replica
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
@@ -70,10 +70,5 @@ class Strategy(DataParallel):
             return (
                 "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
                 "several: choose a pipeline with a process for each stage"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which fully_shard reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         return None

@@ -15,8 +15,8 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import MixedPrecisionPolicy
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEVERAL_DEVICES, SPLITS_BACKWARD, Assembly, DataParallel, OptimizerRecipe, Shares
-from benchmarks.data_parallel._fsdp_units import UnitReplica, by_units
+from benchmarks.contract import SEVERAL_DEVICES, Assembly, DataParallel, OptimizerRecipe, Shares
+from benchmarks.data_parallel._fsdp_units import by_units, replica_of_units
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
 from benchmarks.world import World
@@ -34,7 +34,7 @@ class Strategy(DataParallel):
 
         for part in assembly.parts:
             by_units(part, assembly.precision, world, copy)
-        return UnitReplica(assembly, optimizer, world)
+        return replica_of_units(assembly, optimizer, world)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         return Shares(gradients=2.0)  # once as backward leaves them and once as they are reduced
@@ -44,10 +44,5 @@ class Strategy(DataParallel):
             return (
                 "replicate moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
                 "several: choose a pipeline with a process for each stage"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which replicate reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         return None

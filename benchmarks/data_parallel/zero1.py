@@ -24,7 +24,6 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
     SEVERAL_DEVICES,
-    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
@@ -73,14 +72,14 @@ class _ModelParallelUnit:
 
 
 class _Replica(Replica):
-    """One DeepSpeed engine for this rank's part."""
+    """One DeepSpeed engine for all parts of this rank."""
 
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World, bucket_elements: int):
-        (part,) = assembly.parts
-        materialize(part, world)
-        if DTENSOR in assembly.traits:
-            _use_local_tensors(part.module)
-        self._held = held(part)
+        for part in assembly.parts:
+            materialize(part, world)
+            if DTENSOR in assembly.traits:
+                _use_local_tensors(part.module)
+        self._held = [entry for part in assembly.parts for entry in held(part)]
         for entry in self._held:
             # DeepSpeed sums squares over its model group and leaves out what is marked as a copy.
             entry.parameter.model_parallel = "tp" in entry.placement.shards or world.coordinate("tp") == 0
@@ -89,13 +88,13 @@ class _Replica(Replica):
         scale = assembly.precision.loss_scale
         self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
         self._engine, *_ = deepspeed.initialize(
-            model=part.module,
+            model=nn.ModuleList(part.module for part in assembly.parts),
             optimizer=optimizer.build([entry.parameter for entry in self._held]),
             config=_config(cell, optimizer.clip, bucket_elements),
             mpu=_ModelParallelUnit(world),
             dist_init_required=False,
         )
-        self.modules = [part.module]
+        self.modules = [part.module for part in assembly.parts]
         self._clip = optimizer.clip
 
     def scale(self, loss: Tensor) -> Tensor:
@@ -153,8 +152,6 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
             return "DeepSpeed moves the whole module to one device: choose a pipeline with a process for each stage"
-        if SPLITS_BACKWARD in traits:
-            return "untested with schedules that compute weight gradients apart: choose a schedule with whole backwards"
         return None
 
 

@@ -21,9 +21,9 @@ from benchmarks.contract import (
     OptimizerRecipe,
     Shares,
 )
+from benchmarks.data_parallel._after_backward import AfterBackward
 from benchmarks.data_parallel._reducer import ReducedReplica, reduced
 from benchmarks.replica import LocalReplica
-from benchmarks.site import Site
 from benchmarks.world import World
 
 
@@ -35,7 +35,6 @@ class Strategy(DataParallel):
     """Lay the parameters of each owner side by side, so that each rank broadcasts once and not for every parameter."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
-        wrapped = [reduced(part, assembly, world, gradient_as_bucket_view=True) for part in assembly.parts]
         sharded = replace(
             optimizer,
             kind=ZeroRedundancyOptimizer,
@@ -46,16 +45,11 @@ class Strategy(DataParallel):
                 **optimizer.settings,
             },
         )
+        if SPLITS_BACKWARD in assembly.traits:
+            return AfterBackward(assembly, sharded, world)
+        wrapped = [reduced(part, assembly, world, gradient_as_bucket_view=True) for part in assembly.parts]
         return ReducedReplica(assembly, sharded, world, modules=wrapped)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        # Gradients once as backward leaves them and once in the buckets that are reduced.
-        return Shares(gradients=2.0, optimizer_state=1 / cell.layout.degree("dp"))
-
-    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without autograd's hooks, and DDP's reducer "
-                "then averages too early (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
-            )
-        return None
+        # Gradients once as backward leaves them and once in the buckets that are reduced, one at a time after it.
+        return Shares(gradients=1.0 if SPLITS_BACKWARD in traits else 2.0, optimizer_state=1 / cell.layout.degree("dp"))

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from benchmarks.cell import Cell
 from benchmarks.contract import SEPARATE_STAGES, TIED_ACROSS_STAGES, Model, Part, PipelineParallel
 from benchmarks.initialize import chain, placements
-from benchmarks.stages import stages
+from benchmarks.stages import spread
 from benchmarks.world import World
 
 
@@ -25,9 +25,9 @@ def part(model: Model, units: Sequence[str], index: int, count: int) -> Part:
     )
 
 
-def tied_stages(model: Model, spread: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
+def tied_stages(model: Model, stages: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:
     """Second name of every parameter tied across stages -> (stage that owns it, stage of the copy)."""
-    stage_of = {unit: index for index, units in enumerate(spread) for unit in units}
+    stage_of = {unit: index for index, units in enumerate(stages) for unit in units}
     found = {}
     for copy, owner in model.tied.items():
         pair = (stage_of[owner.split(".")[0]], stage_of[copy.split(".")[0]])
@@ -36,35 +36,43 @@ def tied_stages(model: Model, spread: Sequence[Sequence[str]]) -> dict[str, tupl
     return found
 
 
-def tie(part: Part, model: Model, spread: Sequence[Sequence[str]], world: World) -> None:
+def tie(
+    parts: Sequence[Part],
+    model: Model,
+    stages: Sequence[Sequence[str]],
+    placement: Sequence[Sequence[int]],
+    world: World,
+) -> None:
     """Let the gradients of a parameter that two stages hold be summed; every rank must call it.
 
-    Both copies then see the same gradient and stay equal. The second is not counted in norms.
+    Both copies then see the same gradient and stay equal. The second is not counted in norms. Where one rank holds
+    both stages the update sums its own copies, and no group is needed.
     """
-    for copy, stages_of in tied_stages(model, spread).items():
-        group = f"tied:{copy}"
-        world.make_group(group, ("pp",), only={"pp": stages_of})
-        for name in (model.tied[copy], copy):
-            if name in part.placements:
+    rank_of = {stage: rank for rank, held in enumerate(placement) for stage in held}
+    for copy, pair in tied_stages(model, stages).items():
+        ranks = sorted({rank_of[stage] for stage in pair})
+        pending = (f"tied:{copy}",) if len(ranks) > 1 else ()
+        for group in pending:
+            world.make_group(group, ("pp",), only={"pp": ranks})
+        for part in parts:
+            for name in {model.tied[copy], copy} & part.placements.keys():
                 counted = name != copy
-                part.placements[name] = dataclasses.replace(part.placements[name], pending=(group,), counted=counted)
+                part.placements[name] = dataclasses.replace(part.placements[name], pending=pending, counted=counted)
 
 
-def tied_across(cell: Cell, model: Model) -> frozenset[str]:
+def tied_across(pipeline: PipelineParallel, cell: Cell, model: Model) -> frozenset[str]:
     """The trait of a cell whose stages share a parameter."""
-    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
-    return frozenset({TIED_ACROSS_STAGES}) if tied_stages(model, spread) else frozenset()
+    return frozenset({TIED_ACROSS_STAGES}) if tied_stages(model, spread(pipeline, model, cell)) else frozenset()
 
 
-class StageOfEachProcess(PipelineParallel):
-    """A pipeline with one process for each stage, which holds that stage alone."""
+class SpreadStages(PipelineParallel):
+    """A pipeline whose processes hold one or several stages each, as its `placement` says."""
 
     def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return tied_across(cell, model) | {SEPARATE_STAGES}
+        return tied_across(self, cell, model) | {SEPARATE_STAGES}
 
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
-        spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
-        index = world.coordinate("pp")
-        mine = part(model, spread[index], index, len(spread))
-        tie(mine, model, spread, world)
-        return [mine]
+        stages, placement = spread(self, model, cell), self.placement(cell)
+        mine = [part(model, stages[index], index, len(stages)) for index in placement[world.coordinate("pp")]]
+        tie(mine, model, stages, placement, world)
+        return mine

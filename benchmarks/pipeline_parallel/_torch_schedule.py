@@ -7,7 +7,7 @@ mean stands inside the loss, so the schedule scales nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, ClassVar
 
 import torch
@@ -17,71 +17,80 @@ from torch.distributed.pipelining.schedules import PipelineScheduleSingle
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_IN_FLIGHT, Assembly, Batch, Model, Replica
-from benchmarks.pipeline_parallel._stages import StageOfEachProcess, stages
+from benchmarks.pipeline_parallel._stages import SpreadStages
+from benchmarks.stages import spread
 from benchmarks.world import World
 
+LossFunction = Callable[[Tensor, Tensor], Tensor]
 
-class _Shell(nn.Module):
+
+class Shell(nn.Module):
     """Hides the type of the module it calls."""
 
     def __init__(self, module: nn.Module):
         super().__init__()
         self.module = module
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.module(x)
+    def forward(self, *inputs: Tensor) -> Tensor:
+        return self.module(*inputs)
 
 
-class _Stage(PipelineStage):
-    """A stage whose backward is run by a replica."""
+class DrivenByReplica:
+    """Mixed into one of torch's stages: its backward is run by a replica."""
 
     replica: Replica
+    position: int
+    """Of its part among those of this rank."""
 
     def backward_maybe_with_nosync(self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False) -> Any:
         def run() -> Any:
-            return super(_Stage, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+            return super(DrivenByReplica, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
-        return self.replica.backward(0, run, kind=backward_type, last=last_backward)
+        return self.replica.backward(self.position, run, kind=backward_type, last=last_backward)
+
+
+class Stage(DrivenByReplica, PipelineStage):
+    """A stage whose shapes are given."""
 
 
 class TorchSchedule:
-    """One of torch's schedules with one stage on each rank."""
+    """One of torch's schedules over the stages of this rank.
 
-    def __init__(self, kind: type[PipelineScheduleSingle], assembly: Assembly, replica: Replica, cell: Cell, world: World):
-        (mine,) = assembly.parts
+    Args:
+        build: makes it of the stages and the loss of a microbatch.
+    """
+
+    def __init__(
+        self,
+        stages: Sequence[DrivenByReplica],
+        build: Callable[[Sequence[DrivenByReplica], LossFunction], Any],
+        assembly: Assembly,
+        replica: Replica,
+        microbatches: int,
+    ):
         self._losses: list[Tensor] = []
-        self._first, self._last = mine.index == 0, mine.index == mine.count - 1
-        stage = _Stage(
-            _Shell(replica.modules[0]),
-            mine.index,
-            mine.count,
-            world.device,
-            **_shapes(assembly.model, cell, mine.index),
-            group=world.group("pp"),
-        )
-        stage.replica = replica
-        self._schedule = kind(
-            stage, cell.batch.microbatches, loss_fn=self._loss_function(assembly, replica, cell), scale_grads=False
-        )
+        self._first = any(stage.is_first for stage in stages)
+        self._last = any(stage.is_last for stage in stages)
+        for position, stage in enumerate(stages):
+            stage.replica, stage.position = replica, position
 
-    def _loss_function(self, assembly: Assembly, replica: Replica, cell: Cell) -> Callable[[Tensor, Tensor], Tensor]:
         def scaled_share(output: Tensor, target: Tensor) -> Tensor:
-            loss = assembly.loss(output, target) / cell.batch.microbatches
+            loss = assembly.loss(output, target) / microbatches
             self._losses.append(loss.detach())
             return replica.scale(loss)
 
-        return scaled_share
+        self._schedule = build(stages, scaled_share)
 
     def run(self, batch: Batch) -> Tensor | None:
-        """All microbatches of one step. Returns the mean loss on the last stage, None elsewhere."""
+        """All microbatches of one step. Returns the mean loss where the last stage is held, None elsewhere."""
         self._losses.clear()
         inputs = (batch.inputs,) if self._first else ()
         self._schedule.step(*inputs, target=batch.targets if self._last else None, return_outputs=False)
         return torch.stack(self._losses).sum() if self._last else None
 
 
-class TorchPipeline(StageOfEachProcess):
-    """A pipeline whose order is one of torch's schedules."""
+class TorchPipeline(SpreadStages):
+    """A pipeline whose order is one of torch's schedules, with one stage on each process."""
 
     kind: ClassVar[type[PipelineScheduleSingle]]
 
@@ -89,16 +98,40 @@ class TorchPipeline(StageOfEachProcess):
         return super().traits(cell, model) | {SEVERAL_IN_FLIGHT}
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
-        return TorchSchedule(self.kind, assembly, replica, cell, world)
+        microbatches = cell.batch.microbatches
+
+        def build(stages: Sequence[DrivenByReplica], loss: LossFunction) -> Any:
+            return self.ordered(stages, microbatches, loss_fn=loss, scale_grads=False)
+
+        return TorchSchedule(self.stages(assembly, replica, cell, world), build, assembly, replica, microbatches)
+
+    def ordered(self, stages: Sequence[Any], microbatches: int, **options: Any) -> Any:
+        """torch's schedule over the stages of one rank."""
+        (stage,) = stages
+        return self.kind(stage, microbatches, **options)
+
+    def stages(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> list[DrivenByReplica]:
+        """torch's stage of each part of this rank."""
+        units = spread(self, assembly.model, cell)
+        return [
+            Stage(
+                Shell(module),
+                part.index,
+                part.count,
+                world.device,
+                **_shapes(assembly.model, cell, units, part.index),
+                group=world.group("pp"),
+            )
+            for part, module in zip(assembly.parts, replica.modules, strict=True)
+        ]
 
 
-def _shapes(model: Model, cell: Cell, index: int) -> dict[str, Tensor]:
+def _shapes(model: Model, cell: Cell, stages: Sequence[Sequence[str]], index: int) -> dict[str, Tensor]:
     """Example input and output of a stage, so that torch need not run it once to find out."""
-    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     if index == 0:
         given = model.example(rows, sequence)
     else:
-        given = torch.empty(model.boundary(spread[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
-    output = torch.empty(model.boundary(spread[index][-1], rows, sequence), device="meta", requires_grad=True)
+        given = torch.empty(model.boundary(stages[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
+    output = torch.empty(model.boundary(stages[index][-1], rows, sequence), device="meta", requires_grad=True)
     return {"input_args": given, "output_args": output}

@@ -16,9 +16,10 @@ from torch import Tensor, nn
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_DEVICES, Assembly, Chain, Model, Part, PipelineParallel, Replica
 from benchmarks.initialize import chain, placements
-from benchmarks.pipeline_parallel._stages import stages, tied_across, tied_stages
+from benchmarks.pipeline_parallel._stages import tied_across, tied_stages
 from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
+from benchmarks.stages import spread
 from benchmarks.world import World
 
 
@@ -43,16 +44,16 @@ class Strategy(PipelineParallel):
         return 1
 
     def traits(self, cell: Cell, model: Model) -> frozenset[str]:
-        return tied_across(cell, model) | {SEVERAL_DEVICES}
+        return tied_across(self, cell, model) | {SEVERAL_DEVICES}
 
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
-        spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
-        devices = {unit: world.devices[index] for index, units in enumerate(spread) for unit in units}
+        stages = spread(self, model, cell)
+        devices = {unit: world.devices[index] for index, units in enumerate(stages) for unit in units}
         # Stage by stage, so that a weight tied across two devices becomes two copies; the update sums their gradients.
-        chains = [chain(model, units) for units in spread]
+        chains = [chain(model, units) for units in stages]
         module = SpreadChain({name: unit for c in chains for name, unit in c.named_children()}, devices)
         where = {name: placement for c in chains for name, placement in placements(model, c).items()}
-        for copy in tied_stages(model, spread):
+        for copy in tied_stages(model, stages):
             where[copy] = dataclasses.replace(where[copy], counted=False)
         return [Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=where, devices=devices)]
 

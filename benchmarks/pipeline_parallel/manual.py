@@ -15,7 +15,8 @@ from torch import Tensor
 
 from benchmarks.cell import Cell
 from benchmarks.contract import Assembly, Batch, Replica
-from benchmarks.pipeline_parallel._stages import StageOfEachProcess, stages
+from benchmarks.pipeline_parallel._stages import SpreadStages
+from benchmarks.stages import spread
 from benchmarks.world import World
 
 
@@ -57,11 +58,12 @@ class SendReceive:
 
 
 @dataclass(frozen=True)
-class Strategy(StageOfEachProcess):
+class Strategy(SpreadStages):
     """No knobs."""
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> SendReceive:
-        spread = stages(assembly.model, cell.layout.degree("pp"), cell.batch.sequence)
-        before = spread[world.coordinate("pp") - 1][-1]  # not used on the first stage, whose input is the batch
+        before = spread(self, assembly.model, cell)[world.coordinate("pp") - 1][
+            -1
+        ]  # not used on the first stage, whose input is the batch
         shape = assembly.model.boundary(before, cell.rows_per_microbatch(), cell.batch.sequence)
         return SendReceive(assembly, replica, cell, world, shape)

@@ -1,0 +1,63 @@
+"""Averages gradients once a step, after all backwards: for what keeps data parallelism's own reducer from seeing them.
+
+Buckets keep the number of all-reduces small. Nothing overlaps with backward, so the whole of the reduction is waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from benchmarks.contract import Assembly, OptimizerRecipe
+from benchmarks.initialize import materialize
+from benchmarks.replica import LocalReplica, local
+from benchmarks.world import World
+
+DEFAULT_BUCKET_MB = 25
+NO_OVERLAP = (
+    "no overlap: this schedule computes weight gradients apart and writes them without autograd's hooks, so they are reduced "
+    "after the last backward"
+)
+
+
+class AfterBackward(LocalReplica):
+    """A whole copy whose gradients are averaged over the data axis at the end of a step.
+
+    Args:
+        bucket_mb: mebibytes of gradients that are reduced together.
+    """
+
+    caveats = (NO_OVERLAP,)
+
+    def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, bucket_mb: int = DEFAULT_BUCKET_MB):
+        for part in assembly.parts:
+            materialize(part, world)
+        super().__init__(assembly, optimizer, world)
+        self._group, self._degree = world.group("dp"), world.degrees["dp"]
+        self._bucket_bytes = bucket_mb * 2**20
+
+    def reduce(self) -> None:
+        for bucket in _buckets((local(entry.parameter.grad) for entry in self._held), self._bucket_bytes):
+            flat = torch.cat([gradient.flatten() for gradient in bucket])
+            dist.all_reduce(flat, group=self._group)
+            flat /= self._degree
+            for gradient, mean in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
+                gradient.copy_(mean.view_as(gradient))
+
+
+def _buckets(gradients: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:
+    """Runs of gradients of one kind that together have at least `size` bytes, where there are as many."""
+    bucket: list[Tensor] = []
+    for gradient in gradients:
+        if bucket and (gradient.dtype, gradient.device) != (bucket[0].dtype, bucket[0].device):
+            yield bucket
+            bucket = []
+        bucket.append(gradient)
+        if sum(g.nbytes for g in bucket) >= size:
+            yield bucket
+            bucket = []
+    if bucket:
+        yield bucket
