@@ -212,6 +212,11 @@ def knobs(cell: Cell) -> dict[str, Any]:
     return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
 
 
+def changed_dtypes(cell: Cell) -> dict[str, str]:
+    """What knobs change of the precision's dtypes: subject -> name."""
+    return {subject: name for s in strategies(cell.layout).values() for subject, name in s.dtypes().items()}
+
+
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
     return check(frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != leave_out)))
 

@@ -5,7 +5,8 @@ A technique that changed nothing fails the cell: its figure would be another tec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.cell import Cell
@@ -42,9 +43,15 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
     )
 
 
-def problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
-    """What the cell asked for and was not seen, in one sentence; None if all was."""
-    for subject, wanted in PRECISION_DTYPES[cell.precision].items():
+def problem(
+    observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell, changed_dtypes: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
+    """What the cell asked for and was not seen, in one sentence; None if all was.
+
+    Args:
+        changed_dtypes: subject -> name, where a knob of the layout changes what the precision means.
+    """
+    for subject, wanted in {**PRECISION_DTYPES[cell.precision], **changed_dtypes}.items():
         seen = observed.dtypes.get(subject)
         if subject == "reduction" and cell.layout.degree("dp") == 1:
             continue

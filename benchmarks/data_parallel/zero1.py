@@ -24,6 +24,7 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
     SEVERAL_DEVICES,
+    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
@@ -152,6 +153,12 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
             return "DeepSpeed moves the whole module to one device: choose a pipeline with a process for each stage"
+        if {DTENSOR, SPLITS_BACKWARD} <= traits:
+            return (
+                "DeepSpeed works on the plain tensors behind DTensor parameters, which become DTensors anew in every forward "
+                "(torch/distributed/tensor/parallel/ddp.py), and a schedule that computes weight gradients apart does not "
+                "follow them back (torch/distributed/pipelining/_backward.py): use tp=N:hand, or a schedule with whole backwards"
+            )
         return None
 
 

@@ -14,16 +14,11 @@ from dataclasses import dataclass, replace
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from benchmarks.cell import Cell
-from benchmarks.contract import (
-    SPLITS_BACKWARD,
-    Assembly,
-    DataParallel,
-    OptimizerRecipe,
-    Shares,
-)
+from benchmarks.contract import DTENSOR, SPLITS_BACKWARD, Assembly, DataParallel, OptimizerRecipe, Shares
 from benchmarks.data_parallel._after_backward import AfterBackward
 from benchmarks.data_parallel._reducer import ReducedReplica, reduced
 from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
 from benchmarks.world import World
 
 
@@ -53,3 +48,12 @@ class Strategy(DataParallel):
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         # Gradients once as backward leaves them and once in the buckets that are reduced, one at a time after it.
         return Shares(gradients=1.0 if SPLITS_BACKWARD in traits else 2.0, optimizer_state=1 / cell.layout.degree("dp"))
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if {DTENSOR, SPLITS_BACKWARD} <= traits:
+            return (
+                "ZeroRedundancyOptimizer works on the plain tensors behind DTensor parameters, which become DTensors anew in every forward "
+                "(torch/distributed/tensor/parallel/ddp.py), and a schedule that computes weight gradients apart does not "
+                "follow them back (torch/distributed/pipelining/_backward.py): use tp=N:hand, or a schedule with whole backwards"
+            )
+        return None

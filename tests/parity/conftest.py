@@ -8,6 +8,7 @@ import pytest
 
 from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
+from benchmarks.registry import AXES, load, names
 from benchmarks.site import Site
 from harness.execute import run_cell
 from harness.launch.local import Launcher
@@ -21,6 +22,22 @@ def cell(layout: str, **fields: object) -> Cell:
     """A cell with the processes and devices of its layout."""
     made = Cell.model_validate({"layout": layout, **fields})
     return made.model_copy(update={"processes": processes(made.layout), "devices": made.layout.devices})
+
+
+def part_of_layout(axis: str, name: str) -> str:
+    """One axis of a layout with two parts; of a nested one, two copies of one part each and the other way round are both two."""
+    nested = load(AXES[axis], name).Strategy.nested
+    return f"{axis}={'1x2' if nested else 2}:{name}"
+
+
+def runs_here(layout: str) -> bool:
+    """Whether a layout can run on a CPU at all, with a batch that any layout takes."""
+    return illegal(cell(layout, batch={"global": 8, "microbatches": 4, "sequence": 32}), SITE) is None
+
+
+def alone(axis: str) -> list[str]:
+    """A layout of two parts for each implementation of an axis that runs here."""
+    return [layout for name in names(AXES[axis]) if runs_here(layout := part_of_layout(axis, name))]
 
 
 @pytest.fixture(scope="session")

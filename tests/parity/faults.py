@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.cell import Cell
 from benchmarks.contract import Engine
 from benchmarks.models._batch_norm import BatchNorm, SynchronisedBatchNorm
-from benchmarks.world import World
+from benchmarks.world import World, nested_dimensions
 from harness.observe import process_group
 
 
@@ -106,8 +106,9 @@ def _skip_over(name: str, world: World) -> None:
 
 
 def skip_data_reduction(engine: Engine, world: World, cell: Cell) -> None:
-    """Leave out the first sum of gradients over the data axis."""
-    _skip_over("dp", world)
+    """Leave out the first sum of gradients over the data axis; of a nested one, over its outer ranks where there are some."""
+    outer, inner = nested_dimensions("dp")
+    _skip_over(next((name for name in (outer, inner) if world.group(name) is not None), "dp"), world)
     for module in engine._replica.modules:
         if isinstance(module, DistributedDataParallel):  # its reducer takes what the collective's future gives: the copies
             module.register_comm_hook([], _skip_first_bucket)

@@ -8,11 +8,11 @@ import pytest
 
 from benchmarks.registry import AXES, names
 from harness.record import Record
-from tests.parity.conftest import cell
+from tests.parity.conftest import alone, cell
 
 BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
 VERIFY_ONLY = {"measure_steps": 0}
-LAYOUTS = ["single", *(f"{axis}=2:{name}" for axis, folder in AXES.items() for name in names(folder))]
+LAYOUTS = ["single", *(layout for axis in AXES for layout in alone(axis))]
 
 
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
@@ -24,9 +24,9 @@ def test_a_gradient_that_is_a_tenth_too_large_on_one_rank(run: Callable[..., Rec
     assert "head.norm.weight" in record.reason
 
 
-@pytest.mark.parametrize("name", names("data_parallel"))
-def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], name: str):
-    record = run(cell(f"dp=2:{name}", batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
+@pytest.mark.parametrize("layout", [*alone("dp"), "dp=2x1:hsdp", "dp=2x2:hsdp"])
+def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], layout: str):
+    record = run(cell(layout, batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
     assert record.status == "diverged", record.reason
 
 
