@@ -15,6 +15,9 @@ from benchmarks.layout import Layout
 
 PRECISIONS = ("fp32", "bf16", "fp16")
 CHECKPOINTING = ("none", "full")
+Offload = Literal["none", "optimizer", "parameters"]
+"""What waits in the host's memory while the device does not need it: the optimizer's state, with which the host updates, or
+besides it parameters and gradients."""
 STANDARD_LIBRARY = "python-stdlib"
 
 
@@ -72,7 +75,7 @@ class Cell(_Data):
     devices: int = Field(default=1, ge=1)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
     checkpointing: Literal["none", "full"] = "none"
-    offload: Literal["none"] = "none"
+    offload: Offload = "none"
     compile: Literal["none"] = "none"
     clip: float = Field(default=0.0, ge=0)
     """Largest global gradient norm; 0.0 leaves gradients as they are."""
@@ -100,7 +103,7 @@ class Cell(_Data):
         """The command that repeats this cell alone."""
         words = ["hpbench run", f"--model '{self.model}'", f"--layout '{self.layout}'"]
         default = Cell()
-        for flag in ("precision", "checkpointing", "clip", "seed"):
+        for flag in ("precision", "checkpointing", "offload", "clip", "seed"):
             if getattr(self, flag) != getattr(default, flag):
                 words.append(f"--{flag} {getattr(self, flag)}")
         words.append(

@@ -42,6 +42,7 @@ from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.host_optimizer import HostRecipe
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from benchmarks.world import World
 
@@ -87,6 +88,8 @@ def compose(
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
     recipe = _recipe(optimizer or cell.optimizer, cell.clip)
+    if cell.offload == "optimizer" and "optimizer" not in _own_offload(data):
+        recipe = HostRecipe(kind=recipe.kind, settings=recipe.settings, clip=recipe.clip)
     replica = (
         data.wrap(assembly, recipe, cell, world) if isinstance(data, DataParallel) else whole_copy(assembly, recipe, world)
     )
@@ -191,6 +194,11 @@ def _sizes_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strate
 
 def _strategies_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
     """The first strategy's objection."""
+    if cell.offload == "parameters" and "parameters" not in _own_offload(found.get("dp")):
+        return (
+            f"layout '{cell.layout}' works on parameters where they are, and cannot leave them on the host: use a data axis "
+            "that gathers them block by block, for example dp=2:fsdp, or offload=optimizer"
+        )
     for axis, strategy in found.items():
         written = cell.layout.get(axis)
         if len(written.degrees) > 1 and not strategy.nested:
@@ -210,6 +218,10 @@ def processes(layout: Layout) -> int:
 def knobs(cell: Cell) -> dict[str, Any]:
     """Axis -> the values of all knobs of its implementation, defaults included."""
     return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
+
+
+def _own_offload(data: Strategy | None) -> frozenset[str]:
+    return data.offloads if isinstance(data, DataParallel) else frozenset()
 
 
 def changed_dtypes(cell: Cell) -> dict[str, str]:

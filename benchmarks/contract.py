@@ -425,6 +425,8 @@ class PipelineParallel(Strategy):
 
 class DataParallel(Strategy):
     axis = "dp"
+    offloads: ClassVar[frozenset[str]] = frozenset()
+    """What it keeps on the host by means of its own, in the words of `Cell.offload`."""
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         """What a rank holds, for an estimate of its memory. `traits` are those of the other axes' strategies."""

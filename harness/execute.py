@@ -203,6 +203,8 @@ def _caveats(cell: Cell, site: Site) -> list[str]:
     if site.kind != "cpu":
         return []
     found = [CPU_CAVEAT]
+    if cell.offload != "none":
+        found.append(f"offload: the host's memory is the device's here, so that {cell.offload} offload saves none of it")
     if cell.processes > site.count:
         found.append(f"oversubscribed: {cell.processes} processes on {site.count} cores")
     return found

@@ -53,6 +53,8 @@ class Observed(_Data):
 
     dtypes: dict[str, str] = {}
     """`parameters`, `compute`, `gradients`, `reduction`, `optimizer_state`."""
+    devices: dict[str, str] = {}
+    """Where `parameters`, `gradients` as the optimizer sees them, and `optimizer_state` lie: `cpu`, `cuda`."""
     checkpointed_blocks: int = 0
     recomputed_forwards: int = 0
     """Block forwards per step that were run again in backward, over all ranks' blocks of one data rank."""

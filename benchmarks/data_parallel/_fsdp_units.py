@@ -12,8 +12,9 @@ from typing import Literal
 
 import torch
 from torch import nn
-from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 
+from benchmarks.cell import Offload
 from benchmarks.contract import SPLITS_BACKWARD, Assembly, OptimizerRecipe, Part, R
 from benchmarks.data_parallel._after_backward import NO_OVERLAP
 from benchmarks.data_parallel._units_after_backward import UnitsAfterBackward
@@ -71,22 +72,25 @@ def by_units(
     part: Part,
     precision: Precision,
     world: World,
-    apply: Callable[[nn.Module, MixedPrecisionPolicy, bool], object],
-    *,
-    device: torch.device | None = None,
+    offload: Offload,
+    apply: Callable[[nn.Module, MixedPrecisionPolicy, OffloadPolicy, bool], object],
 ) -> None:
     """Make units of the blocks, then of what is left; one is made real at a time, so that no rank holds the model whole.
 
     Args:
-        apply: told a module, its policy and whether it is what is left; makes it a unit.
-        device: where parameters lie; default: the rank's own.
+        offload: `parameters`: shards, their gradients and so the optimizer's state lie on the host, which updates; a block is
+            copied to the device when it is gathered.
+        apply: told a module, its policies and whether it is what is left; makes it a unit.
     """
     mixed = MixedPrecisionPolicy(
         param_dtype=precision.compute if precision.mixed else None, reduce_dtype=precision.reduction, cast_forward_inputs=False
     )
+    on_host = offload == "parameters"
+    placing = CPUOffloadPolicy(pin_memory=world.device.type == "cuda") if on_host else OffloadPolicy()
+    device = torch.device("cpu") if on_host else world.device
     for name in part.blocks:
         block = part.module.get_submodule(name)
         materialize(part, world, module=block, device=device)
-        apply(block, mixed, False)
+        apply(block, mixed, placing, False)
     materialize(part, world, device=device)
-    apply(part.module, MixedPrecisionPolicy(reduce_dtype=precision.reduction, cast_forward_inputs=False), True)
+    apply(part.module, MixedPrecisionPolicy(reduce_dtype=precision.reduction, cast_forward_inputs=False), placing, True)

@@ -15,7 +15,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
@@ -36,6 +36,8 @@ from benchmarks.world import World
 class Strategy(DataParallel):
     """Options of `torch.distributed.fsdp.fully_shard`."""
 
+    offloads = frozenset({"parameters"})
+
     reshard: bool | int = True
     """Free a block's parameters after its forward and gather them again in backward. Off: gather once a step, hold them longer.
     A number: keep them cut over groups of so many neighbours in between. Always off under a pipeline with several microbatches
@@ -45,12 +47,18 @@ class Strategy(DataParallel):
         reshard = self.reshard if SEVERAL_IN_FLIGHT not in assembly.traits else False
         mesh = world.mesh("dp")
 
-        def shard(module: nn.Module, policy: MixedPrecisionPolicy, rest: bool) -> None:
+        def shard(module: nn.Module, policy: MixedPrecisionPolicy, offload: OffloadPolicy, rest: bool) -> None:
             # What is outside of blocks is needed again at once when backward starts: freeing it would only gather it twice.
-            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard if not rest else False)
+            fully_shard(
+                module,
+                mesh=mesh,
+                mp_policy=policy,
+                offload_policy=offload,
+                reshard_after_forward=reshard if not rest else False,
+            )
 
         for part in assembly.parts:
-            by_units(part, assembly.precision, world, shard)
+            by_units(part, assembly.precision, world, cell.offload, shard)
         replica = replica_of_units(assembly, optimizer, world, spread=frozenset({"dp"}), keeps_gathered=not reshard)
         if self.reshard and not reshard:
             replica.caveats += (GATHERED,)

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 
 from torch import nn
-from torch.distributed.fsdp import MixedPrecisionPolicy, fully_shard
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_shard
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
@@ -33,6 +33,7 @@ class Strategy(DataParallel):
     """Options of `torch.distributed.fsdp.fully_shard`; its degrees are copies x shards."""
 
     nested = True
+    offloads = frozenset({"parameters"})
 
     reshard: bool = True
     """Free a block's parameters after its forward and gather them again in backward. Always off under a pipeline with several
@@ -43,12 +44,12 @@ class Strategy(DataParallel):
         replicating, sharding = nested_dimensions("dp")
         mesh = world.mesh(replicating, sharding)
 
-        def shard(module: nn.Module, policy: MixedPrecisionPolicy, rest: bool) -> None:
+        def shard(module: nn.Module, policy: MixedPrecisionPolicy, offload: OffloadPolicy, rest: bool) -> None:
             # What is outside of blocks is needed again at once when backward starts: freeing it would only gather it twice.
-            fully_shard(module, mesh=mesh, mp_policy=policy, reshard_after_forward=reshard and not rest)
+            fully_shard(module, mesh=mesh, mp_policy=policy, offload_policy=offload, reshard_after_forward=reshard and not rest)
 
         for part in assembly.parts:
-            by_units(part, assembly.precision, world, shard)
+            by_units(part, assembly.precision, world, cell.offload, shard)
         # An element's gradient lies on one rank of each group; copies of it in other groups must not be counted again.
         replica = replica_of_units(assembly, optimizer, world, spread=frozenset({sharding}), keeps_gathered=not reshard)
         if self.reshard and not reshard:

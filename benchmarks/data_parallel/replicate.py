@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 from torch.distributed._composable.replicate_with_fsdp import replicate
-from torch.distributed.fsdp import MixedPrecisionPolicy
+from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_DEVICES, Assembly, DataParallel, OptimizerRecipe, Shares
@@ -26,14 +26,16 @@ from benchmarks.world import World
 class Strategy(DataParallel):
     """No knobs."""
 
+    offloads = frozenset({"parameters"})
+
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
         mesh = world.mesh("dp")
 
-        def copy(module: nn.Module, policy: MixedPrecisionPolicy, rest: bool) -> None:
-            replicate(module, mesh=mesh, mp_policy=policy)
+        def copy(module: nn.Module, policy: MixedPrecisionPolicy, offload: OffloadPolicy, rest: bool) -> None:
+            replicate(module, mesh=mesh, mp_policy=policy, offload_policy=offload)
 
         for part in assembly.parts:
-            by_units(part, assembly.precision, world, copy)
+            by_units(part, assembly.precision, world, cell.offload, copy)
         return replica_of_units(assembly, optimizer, world)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
