@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor, nn
-from torch.distributed.tensor import DTensor
+from torch import Tensor
 
 from benchmarks import models
 from benchmarks.cell import STANDARD_LIBRARY, Cell, Optimizer
@@ -43,6 +42,7 @@ from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.host_optimizer import HostRecipe
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from benchmarks.world import World
 
@@ -87,7 +87,9 @@ def compose(
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
-    recipe = _recipe(optimizer or cell.optimizer, cell.clip)
+    recipe = _recipe(optimizer or cell.optimizer, cell)
+    if cell.offload == "optimizer" and "optimizer" not in _own_offload(data):
+        recipe = HostRecipe(kind=recipe.kind, settings=recipe.settings, clip=recipe.clip)
     replica = (
         data.wrap(assembly, recipe, cell, world) if isinstance(data, DataParallel) else whole_copy(assembly, recipe, world)
     )
@@ -192,6 +194,11 @@ def _sizes_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strate
 
 def _strategies_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
     """The first strategy's objection."""
+    if cell.offload == "parameters" and "parameters" not in _own_offload(found.get("dp")):
+        return (
+            f"layout '{cell.layout}' works on parameters where they are, and cannot leave them on the host: use a data axis "
+            "that gathers them block by block, or offload=optimizer"
+        )
     for axis, strategy in found.items():
         written = cell.layout.get(axis)
         if len(written.degrees) > 1 and not strategy.nested:
@@ -213,6 +220,15 @@ def knobs(cell: Cell) -> dict[str, Any]:
     return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
 
 
+def _own_offload(data: Strategy | None) -> frozenset[str]:
+    return data.offloads if isinstance(data, DataParallel) else frozenset()
+
+
+def changed_dtypes(cell: Cell) -> dict[str, str]:
+    """What knobs change of the precision's dtypes: subject -> name."""
+    return {subject: name for s in strategies(cell.layout).values() for subject, name in s.dtypes().items()}
+
+
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
     return check(frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != leave_out)))
 
@@ -222,18 +238,9 @@ def _whole(model: Model) -> Part:
     return Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=placements(model, module))
 
 
-def _recipe(optimizer: Optimizer, clip: float) -> OptimizerRecipe:
-    def build(parameters: list[nn.Parameter]) -> torch.optim.Optimizer:
-        # Fused kernels over many tensors cannot mix plain tensors and DTensors, nor DTensors of several meshes.
-        groups: dict[Any, list[nn.Parameter]] = {}
-        for parameter in parameters:
-            key = parameter.device_mesh if isinstance(parameter, DTensor) else None
-            groups.setdefault(key, []).append(parameter)
-        by_group = [{"params": group} for group in groups.values()]
-        if optimizer.name == "sgd":
-            return torch.optim.SGD(by_group, lr=optimizer.learning_rate, weight_decay=optimizer.weight_decay)
-        return torch.optim.AdamW(
-            by_group, lr=optimizer.learning_rate, betas=optimizer.betas, weight_decay=optimizer.weight_decay
-        )
-
-    return OptimizerRecipe(build=build, clip=clip)
+def _recipe(optimizer: Optimizer, cell: Cell) -> OptimizerRecipe:
+    clip = cell.clip
+    settings: dict[str, Any] = {"lr": optimizer.rate(cell.batch.global_size), "weight_decay": optimizer.weight_decay}
+    if optimizer.name == "sgd":
+        return OptimizerRecipe(kind=torch.optim.SGD, settings=settings, clip=clip)
+    return OptimizerRecipe(kind=torch.optim.AdamW, settings={**settings, "betas": optimizer.betas}, clip=clip)

@@ -12,13 +12,15 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass, field, replace
-from typing import TYPE_CHECKING, ClassVar, Literal, NamedTuple, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol, TypeVar
 
 import torch
 from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh
+from torch.distributed.tensor import DTensor
 
 if TYPE_CHECKING:
     from benchmarks.cell import Cell
@@ -256,11 +258,25 @@ class Assembly:
 
 @dataclass(frozen=True, kw_only=True)
 class OptimizerRecipe:
-    """Makes the optimizer of any replica from its local parameters."""
+    """The optimizer of any replica, which makes it from its local parameters."""
 
-    build: Callable[[list[nn.Parameter]], torch.optim.Optimizer]
+    kind: type[torch.optim.Optimizer]
+    settings: Mapping[str, Any]
+    """Keyword arguments of `kind`. What builds it by itself, as an optimizer that shards another, takes both."""
     clip: float
     """Largest global gradient norm; 0.0: no clipping. Every replica must be told, 0.0 included."""
+
+    def groups(self, parameters: Iterable[nn.Parameter]) -> list[dict[str, list[nn.Parameter]]]:
+        """Parameter groups that differ in nothing but what fused kernels cannot work on together."""
+        # They cannot mix plain tensors and DTensors, nor DTensors of several meshes.
+        found: dict[DeviceMesh | None, list[nn.Parameter]] = {}
+        for parameter in parameters:
+            found.setdefault(parameter.device_mesh if isinstance(parameter, DTensor) else None, []).append(parameter)
+        return [{"params": group} for group in found.values()]
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> torch.optim.Optimizer:
+        """The optimizer of these parameters."""
+        return self.kind(self.groups(parameters), **self.settings)
 
 
 class Update(NamedTuple):
@@ -348,6 +364,10 @@ class Strategy(ABC):
         """What it is, in the closed vocabulary `TRAITS`."""
         return frozenset()
 
+    def dtypes(self) -> Mapping[str, str]:
+        """What a knob changes of the precision's dtypes: `reduction` for example, and the name of the dtype."""
+        return {}
+
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         """Why it cannot run this cell, in one sentence with the upstream reason; None if it can.
 
@@ -405,6 +425,8 @@ class PipelineParallel(Strategy):
 
 class DataParallel(Strategy):
     axis = "dp"
+    offloads: ClassVar[frozenset[str]] = frozenset()
+    """What it keeps on the host by means of its own, in the words of `Cell.offload`."""
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         """What a rank holds, for an estimate of its memory. `traits` are those of the other axes' strategies."""

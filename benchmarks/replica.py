@@ -80,17 +80,19 @@ class GradientNorm:
     """The global gradient norm, each element of the single-device model counted once.
 
     Args:
-        spread: axes along which *every* gradient is cut besides what its placement says (`dp` once fully sharded).
+        spread: axes or mesh dimensions along which *every* gradient is cut besides what its placement says (`dp` once
+            fully sharded).
     """
 
     def __init__(self, parameters: Sequence[Held], world: World, spread: frozenset[str]):
-        stages = {"pp"} if world.degrees["pp"] > 1 else set()
+        stages = {"pp"} if world.group("pp") is not None else set()
+        spread = frozenset(axis for axis in spread if world.group(axis) is not None)
         buckets = defaultdict(list)
         for entry in parameters:
             if entry.placement.counted:
                 buckets[frozenset(entry.placement.shards) | spread | stages].append(entry.parameter)
         # Stages may hold different kinds of parameters, and all must join the same reductions in the same order.
-        axes = [axis for axis in ("tp", *sorted(spread), *stages) if world.degrees[axis] > 1]
+        axes = [axis for axis in ("tp", *sorted(spread), *stages) if world.group(axis) is not None]
         self._sets = [frozenset(a for i, a in enumerate(axes) if code >> i & 1) for code in range(2 ** len(axes))]
         self._sets = [s for s in self._sets if stages | spread <= s]
         self._buckets, self._axes, self._world = buckets, axes, world
@@ -124,6 +126,7 @@ class LocalReplica(Replica):
 
     Args:
         modules: what the schedule calls; by default the parts' modules themselves.
+        parameters: those of the parts, where a wrapper has given them other names.
         spread: see `GradientNorm`.
     """
 
@@ -134,10 +137,11 @@ class LocalReplica(Replica):
         world: World,
         *,
         modules: Sequence[nn.Module] | None = None,
+        parameters: Sequence[Held] | None = None,
         spread: frozenset[str] = frozenset(),
     ):
         self.modules = modules if modules is not None else [part.module for part in assembly.parts]
-        self._held = [entry for part in assembly.parts for entry in held(part)]
+        self._held = parameters if parameters is not None else [entry for part in assembly.parts for entry in held(part)]
         self._optimizer = optimizer.build([entry.parameter for entry in self._held])
         self._clip = optimizer.clip
         self._sums = GradientSums(self._held, world)

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from benchmarks import registry
 from benchmarks.contract import Strategy
 from benchmarks.errors import UsageError, unknown
-from benchmarks.layout import Axis, Layout
+from benchmarks.layout import Axis, Knob, Layout
 
 MESH_ORDER = ("pp", "dp", "tp")
 """Axes from the outermost to the innermost: who talks most sits closest."""
@@ -27,12 +28,23 @@ def strategy(axis: Axis) -> Strategy:
             if not fields:
                 raise UsageError(f"unknown knob {name!r} in '{axis}': {axis.implementation} has none; leave the brackets out")
             raise unknown("knob", name, fields, f"in '{axis}'")
-        default = fields[name].default
-        if type(value) is not type(default) and not (isinstance(default, float) and type(value) is int):
-            raise UsageError(
-                f"knob {name!r} in '{axis}' is {value!r}: it takes a {type(default).__name__}, by default {default!r}"
-            )
+        default, choices = fields[name].default, get_type_hints(kind)[name]
+        if not _fits(value, choices):
+            raise UsageError(f"knob {name!r} in '{axis}' is {value!r}: it takes {_words(choices)}, by default {default!r}")
     return kind(**dict(axis.knobs))
+
+
+def _fits(value: Knob, choices: Any) -> bool:
+    """Whether a written value is of a knob's type: a class, several joined by `|`, or a `Literal`."""
+    if get_origin(choices) is Literal:
+        return value in get_args(choices)
+    return any(type(value) is kind or (kind is float and type(value) is int) for kind in get_args(choices) or (choices,))
+
+
+def _words(choices: Any) -> str:
+    if get_origin(choices) is Literal:
+        return " or ".join(repr(choice) for choice in get_args(choices))
+    return " or ".join(f"a {kind.__name__}" for kind in get_args(choices) or (choices,))
 
 
 def strategies(layout: Layout) -> dict[str, Strategy]:

@@ -28,6 +28,9 @@ class World:
     """Axis -> number of processes along it, outermost first: `pp`, `dp`, `tp`. Tensor ranks are neighbours,
     as they talk most; pipeline ranks are furthest apart, as they talk least."""
     seed: int
+    dimensions: Mapping[str, int]
+    """Mesh dimension -> its size, of what the layout is spread along. A nested `dp=2x4` is two of them, `dp_outer` and
+    `dp_inner`, and both together are `dp`."""
     _mesh: DeviceMesh | None = None
     _groups: dict[str, dist.ProcessGroup] = field(default_factory=dict)
 
@@ -52,9 +55,22 @@ class World:
         os.environ.update(RANK=str(rank), LOCAL_RANK=str(rank), WORLD_SIZE=str(size), LOCAL_WORLD_SIZE=str(size))
         store = dist.FileStore(str(rendezvous), size)
         dist.init_process_group(backend, store=store, rank=rank, world_size=size, timeout=timedelta(minutes=30))
-        spread = {axis: degree for axis, degree in degrees.items() if degree > 1}
-        mesh = init_device_mesh(device_kind, tuple(spread.values()), mesh_dim_names=tuple(spread)) if spread else None
-        return cls(rank=rank, size=size, devices=devices, degrees=degrees, seed=cell.seed, _mesh=mesh)
+        dimensions: dict[str, int] = {}
+        nested = set()
+        for axis, degree in degrees.items():
+            written = cell.layout.get(axis)
+            if degree > 1 and written is not None and len(written.degrees) > 1:
+                dimensions.update(zip(nested_dimensions(axis), written.degrees, strict=True))
+                nested.add(axis)
+            elif degree > 1:
+                dimensions[axis] = degree
+        mesh = None
+        if dimensions:
+            mesh = init_device_mesh(device_kind, tuple(dimensions.values()), mesh_dim_names=tuple(dimensions))
+        for axis in nested:
+            mesh[nested_dimensions(axis)]._flatten(axis)
+            dimensions[axis] = degrees[axis]
+        return cls(rank=rank, size=size, devices=devices, degrees=degrees, seed=cell.seed, dimensions=dimensions, _mesh=mesh)
 
     @property
     def device(self) -> torch.device:
@@ -71,18 +87,18 @@ class World:
         return next(r for r in range(self.size) if self._coordinates(r) == wanted)
 
     def group(self, name: str) -> dist.ProcessGroup | None:
-        """The process group of an axis, or one made by `make_group`; None where it would hold this rank alone."""
+        """The process group of an axis or mesh dimension, or one made by `make_group`; None where it would hold this rank
+        alone."""
         if name in self._groups:
             return self._groups[name]
-        if self.degrees.get(name, 1) == 1:
+        if self.dimensions.get(name, 1) == 1:
             return None
-        assert self._mesh is not None
-        return self._mesh.get_group(name)
+        return self.mesh(name).get_group()
 
-    def mesh(self, axis: str) -> DeviceMesh:
-        """The one-dimensional mesh of an axis of degree 2 or more."""
+    def mesh(self, *dimensions: str) -> DeviceMesh:
+        """The mesh of an axis of degree 2 or more, or of several mesh dimensions."""
         assert self._mesh is not None
-        return self._mesh[axis]
+        return self._mesh[dimensions if len(dimensions) > 1 else dimensions[0]]
 
     def make_group(self, name: str, axes: Sequence[str], only: Mapping[str, Sequence[int]] | None = None) -> None:
         """Make a group of the ranks that differ from this one along `axes` alone; every rank must call it.
@@ -117,3 +133,8 @@ class World:
         for axis, degree in reversed(self.degrees.items()):
             rank, found[axis] = divmod(rank, degree)
         return found
+
+
+def nested_dimensions(axis: str) -> tuple[str, str]:
+    """The mesh dimensions of an axis with two degrees: the outer one, whose ranks are further apart, and the inner one."""
+    return f"{axis}_outer", f"{axis}_inner"

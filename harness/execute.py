@@ -123,13 +123,12 @@ class _Attempt:
         findings = [rank["finding"] for rank in ranks]
         observed = observation.merge(findings, knobs=ranks[0]["knobs"], data=ranks[0]["data"])
         self.found["observed"] = observed
-        self._refuse(observation.problem(observed, findings, self.cell), "probe")
+        self._refuse(observation.problem(observed, findings, self.cell, ranks[0]["changed_dtypes"]), "probe")
         self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
         self._refuse(self._strayed([rank["first_losses"] for rank in ranks]), "measure")
         self._refuse(self._skipped(ranks[0]["skipped"], len(ranks[0]["step_seconds"])), "measure")
-        losses = [rank["final_loss"] for rank in ranks if rank["final_loss"] is not None]
-        loss = sum(losses) / len(losses) if losses else math.nan
-        if not math.isfinite(loss):
+        loss = _mean([rank["final_loss"] for rank in ranks])
+        if loss is None or not math.isfinite(loss):
             self._refuse(f"the loss was {loss} after the last timed step", "measure")
         steps = [rank["step_seconds"] for rank in ranks]
         recomputed = sum(f["recomputed_flops"] for f in findings if f["coordinates"]["tp"] == 0)
@@ -139,6 +138,7 @@ class _Attempt:
             step_seconds=steps,
             wall_seconds=[rank["wall_seconds"] for rank in ranks],
             final_loss=loss,
+            loss_after_samples=_mean([rank["loss_after_samples"] for rank in ranks]),
             flops={**ranks[0]["flops"], "recomputed": recomputed},
             device_name=ranks[0]["device_name"],
             readings={name: [rank["readings"][name] for rank in ranks] for name in ranks[0]["readings"]},
@@ -199,10 +199,18 @@ class _Attempt:
             durations[phase] = durations.get(phase, 0.0) + seconds
 
 
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Over the ranks that have one; None where none has."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
+
+
 def _caveats(cell: Cell, site: Site) -> list[str]:
     if site.kind != "cpu":
         return []
     found = [CPU_CAVEAT]
+    if cell.offload != "none":
+        found.append(f"offload: the host's memory is the device's here, so that {cell.offload} offload saves none of it")
     if cell.processes > site.count:
         found.append(f"oversubscribed: {cell.processes} processes on {site.count} cores")
     return found

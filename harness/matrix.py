@@ -31,7 +31,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from benchmarks import models, registry
-from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Optimizer, Protocol
+from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Offload, Optimizer, Protocol
 from benchmarks.data import check_source
 from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
@@ -83,7 +83,7 @@ class Group(_Data):
     """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
     precision: Several[Literal["fp32", "bf16", "fp16"]] = ("fp32",)
     checkpointing: Several[Literal["none", "full"]] = ("none",)
-    offload: Several[Literal["none"]] = ("none",)
+    offload: Several[Offload] = ("none",)
     compile: Several[Literal["none"]] = ("none",)
     clip: Several[Annotated[float, Field(ge=0)]] = (0.0,)
     seed: Several[int] = (0,)

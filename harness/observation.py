@@ -5,7 +5,8 @@ A technique that changed nothing fails the cell: its figure would be another tec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any
 
 from benchmarks.cell import Cell
@@ -17,6 +18,8 @@ PRECISION_DTYPES = {
     "fp16": {"parameters": "fp32", "compute": "fp16", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
 }
 """What a precision's name means, in every framework."""
+OFFLOADED = {"optimizer": ("optimizer_state",), "parameters": ("parameters", "gradients", "optimizer_state")}
+"""What an offload keeps on the host."""
 
 
 def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: dict[str, Any]) -> Observed:
@@ -25,12 +28,13 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
     Args:
         findings: by rank, what `harness.observe.Observer.finding` gave, with `coordinates`: axis -> position.
     """
-    subjects = dict.fromkeys(subject for f in findings for subject in f["dtypes"])
-    dtypes = {s: "+".join(sorted({d for f in findings for d in f["dtypes"].get(s, ())})) for s in subjects}
+    dtypes, devices = (_together(findings, what) for what in ("dtypes", "devices"))
     replica = [p for f in findings if f["coordinates"]["dp"] == f["coordinates"]["tp"] == 0 for p in f["parts"]]
     repeated = [calls - part["forwards"] for part in replica for calls in part["blocks"].values()]
     return Observed(
-        dtypes={subject: names for subject, names in dtypes.items() if names},
+        dtypes=dtypes,
+        devices=devices,
+        learning_rates=sorted({rate for f in findings for rate in f["learning_rates"]}),
         checkpointed_blocks=sum(n > 0 for n in repeated),
         recomputed_forwards=sum(repeated),
         microbatches=max(part["forwards"] for part in replica),
@@ -42,15 +46,36 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
     )
 
 
-def problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
-    """What the cell asked for and was not seen, in one sentence; None if all was."""
-    for subject, wanted in PRECISION_DTYPES[cell.precision].items():
+def _together(findings: Sequence[dict[str, Any]], what: str) -> dict[str, str]:
+    """Subject -> the names that any rank saw of it, joined by `+`."""
+    seen: dict[str, set[str]] = {}
+    for finding in findings:
+        for subject, names in finding[what].items():
+            seen.setdefault(subject, set()).update(names)
+    return {subject: "+".join(sorted(names)) for subject, names in seen.items() if names}
+
+
+def problem(
+    observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell, changed_dtypes: Mapping[str, str] = MappingProxyType({})
+) -> str | None:
+    """What the cell asked for and was not seen, in one sentence; None if all was.
+
+    Args:
+        changed_dtypes: subject -> name, where a knob of the layout changes what the precision means.
+    """
+    for subject, wanted in {**PRECISION_DTYPES[cell.precision], **changed_dtypes}.items():
         seen = observed.dtypes.get(subject)
         if subject == "reduction" and cell.layout.degree("dp") == 1:
             continue
         if seen != wanted:
             what = f"{subject.replace('_', ' ')} in {seen}" if seen else f"no {subject.replace('_', ' ')} at all"
             return f"{cell.precision} was asked for, and {what} was observed where {wanted} is meant"
+    rate = cell.optimizer.rate(cell.batch.global_size)
+    if observed.learning_rates != [rate]:
+        return f"a learning rate of {rate:g} was asked for, and {observed.learning_rates} was observed"
+    for subject in OFFLOADED.get(cell.offload, ()):
+        if (where := observed.devices.get(subject)) != "cpu":
+            return f"offload {cell.offload} was asked for, and {subject.replace('_', ' ')} on {where} observed"
     wanted = cell.batch.microbatches
     for rank, finding in enumerate(findings):
         for part in finding["parts"]:

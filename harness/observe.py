@@ -63,6 +63,8 @@ class Observer:
         self._engine = engine
         self._calls = _Calls(world)
         self._dtypes: dict[str, set[str]] = defaultdict(set)
+        self._devices: dict[str, set[str]] = defaultdict(set)
+        self._rates: set[float] = set()
         self._forwards: Counter[int] = Counter()
         self._leaves: Counter[tuple[int, str, str]] = Counter()
         self._stack = contextlib.ExitStack()
@@ -81,20 +83,23 @@ class Observer:
     def finding(self) -> dict[str, Any]:
         """What was seen on this rank.
 
-        `dtypes`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
-        `splits_backward`: whether input and weight gradients are meant to be computed apart; and `parts`: for each its
-        `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran, recomputation included.
+        `dtypes` and `devices`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
+        `splits_backward`: whether input and weight gradients are meant to be computed apart; `learning_rates`: of the
+        optimizers; and `parts`: for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often
+        its forward ran, recomputation included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)
         dtypes["reduction"] = sorted(self._calls.reduction)
         return {
             "dtypes": dtypes,
+            "devices": {subject: sorted(names) for subject, names in self._devices.items()},
             "collectives": {
                 axes: {name: dict(counts) for name, counts in seen.items()} for axes, seen in self._calls.collectives.items()
             },
             "attention_backend": self._calls.attention,
             "splits_backward": SPLITS_BACKWARD in self._engine.traits,
+            "learning_rates": sorted(self._rates),
             "parts": [
                 {
                     "index": part.index,
@@ -118,7 +123,8 @@ class Observer:
             self._forwards[part.index] += 1
 
         self._keep(part.module.register_forward_pre_hook(forward))
-        self._dtypes["parameters"] |= {_name(p.dtype) for p in part.module.parameters()}
+        for parameter in part.module.parameters():
+            self._note("parameters", parameter)
         for block in part.blocks:
             # A block's own hooks do not run again when checkpointing repeats its forward; its leaves' do.
             for name, leaf in part.module.get_submodule(block).named_modules():
@@ -134,15 +140,20 @@ class Observer:
     def _before_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
         for parameter in _optimized(optimizer):
             if parameter.grad is not None:
-                self._dtypes["gradients"].add(_name(parameter.grad.dtype))
+                self._note("gradients", parameter.grad)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._rates |= {float(group["lr"]) for group in optimizer.param_groups}
         for parameter in _optimized(optimizer):
             # What the optimizer updates is a master copy where the model's parameters are of another dtype.
-            self._dtypes["optimizer_state"].add(_name(parameter.dtype))
+            self._note("optimizer_state", parameter)
             for value in optimizer.state.get(parameter, {}).values():
                 if isinstance(value, Tensor) and value.dim() > 0:  # step counters are scalars
-                    self._dtypes["optimizer_state"].add(_name(value.dtype))
+                    self._note("optimizer_state", value)
+
+    def _note(self, subject: str, tensor: Tensor) -> None:
+        self._dtypes[subject].add(_name(tensor.dtype))
+        self._devices[subject].add((tensor.to_local() if isinstance(tensor, DTensor) else tensor).device.type)
 
 
 class _Calls(TorchDispatchMode):

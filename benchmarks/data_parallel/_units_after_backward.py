@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 
-from torch.distributed.fsdp import FSDPModule, fully_shard
+from torch.distributed.fsdp import FSDPModule
 
 from benchmarks.contract import R
 from benchmarks.replica import LocalReplica
@@ -35,7 +35,7 @@ class UnitsAfterBackward(LocalReplica):
             _let_reduce(module, True)
             for unit in _units(module):
                 unit.post_backward()
-            fully_shard.state(module)._root_post_backward_final_callback()
+            module._get_fsdp_state()._root_post_backward_final_callback()
 
 
 def _let_reduce(module: FSDPModule, now: bool) -> None:
@@ -47,5 +47,5 @@ def _let_reduce(module: FSDPModule, now: bool) -> None:
 
 def _units(module: FSDPModule) -> Iterator[Any]:
     """The groups of parameters below `module` that are gathered and reduced together."""
-    for state in fully_shard.state(module)._state_ctx.all_states:
+    for state in module._get_fsdp_state()._state_ctx.all_states:
         yield from state._fsdp_param_groups

@@ -24,6 +24,7 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
     SEVERAL_DEVICES,
+    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
@@ -90,7 +91,7 @@ class _Replica(Replica):
         self._engine, *_ = deepspeed.initialize(
             model=nn.ModuleList(part.module for part in assembly.parts),
             optimizer=optimizer.build([entry.parameter for entry in self._held]),
-            config=_config(cell, optimizer.clip, bucket_elements),
+            config=_config(cell, optimizer.clip, bucket_elements, pinned=world.device.type == "cuda"),
             mpu=_ModelParallelUnit(world),
             dist_init_required=False,
         )
@@ -135,6 +136,8 @@ class _Replica(Replica):
 class Strategy(DataParallel):
     """Options of DeepSpeed's `zero_optimization`."""
 
+    offloads = frozenset({"optimizer"})
+
     bucket_elements: int = 500_000_000
     """Gradient elements that are reduced together (`reduce_bucket_size`) and parameters gathered together."""
 
@@ -152,6 +155,12 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
             return "DeepSpeed moves the whole module to one device: choose a pipeline with a process for each stage"
+        if {DTENSOR, SPLITS_BACKWARD} <= traits:
+            return (
+                "DeepSpeed works on the plain tensors behind DTensor parameters. These become DTensors anew in every "
+                "forward (torch.distributed.tensor.parallel.ddp), and a schedule that computes weight gradients apart does "
+                "not follow them back (torch/distributed/pipelining/_backward.py): use plain tensors, or whole backwards"
+            )
         return None
 
 
@@ -164,7 +173,7 @@ def _use_local_tensors(module: nn.Module) -> None:
     _pre_dp_module_transform(module)
 
 
-def _config(cell: Cell, clip: float, bucket_elements: int) -> dict:
+def _config(cell: Cell, clip: float, bucket_elements: int, *, pinned: bool) -> dict:
     """DeepSpeed's configuration of a cell. Microbatches are the schedule's, so there is nothing to accumulate."""
     return {
         "train_micro_batch_size_per_gpu": cell.batch.global_size // cell.layout.degree("dp"),
@@ -178,5 +187,6 @@ def _config(cell: Cell, clip: float, bucket_elements: int) -> dict:
             "contiguous_gradients": False,
             "reduce_bucket_size": bucket_elements,
             "allgather_bucket_size": bucket_elements,
+            **({"offload_optimizer": {"device": "cpu", "pin_memory": pinned}} if cell.offload == "optimizer" else {}),
         },
     }

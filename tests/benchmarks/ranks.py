@@ -16,6 +16,7 @@ from benchmarks.contract import Batch, Engine
 from benchmarks.models._batch_norm import BatchNorm, synchronise
 from benchmarks.world import World
 from harness.launch.entry import Seat
+from harness.memory_tracker import Tracker
 from tests.parity.faults import is_last_copy, scaled_gradient
 
 
@@ -111,3 +112,14 @@ def missing_gradient(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
         except RuntimeError as error:
             return {"said": str(error)}
     return {"said": None}
+
+
+def memory(payload: dict[str, Any], seat: Seat) -> dict[str, dict[str, int]]:
+    """Bytes by purpose at the fullest moment of a third step, and at rest behind it."""
+    with _engine(payload, seat) as (cell, world, engine), Tracker(engine) as tracker:
+        for step in range(3):
+            tracker.mark()
+            engine.step(_batch(cell, world, step))
+        peak = tracker.peak()
+        tracker.mark()
+        return {"peak": peak, "rest": tracker.peak()}

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
-from benchmarks.registry import AXES, names
+from benchmarks.registry import AXES, load, names
 from benchmarks.site import Site
 from harness.execute import run_cell
 from harness.launch.local import Launcher
@@ -20,18 +20,31 @@ SLOW = ("traced-1f1b",)
 """Implementations that take many seconds to build."""
 
 
-def each(axis: str, layout: str = "{axis}=2:{name}") -> list[object]:
-    """A layout of every implementation of an axis, as parameters of a test; marked where it is slow."""
-    return [
-        pytest.param(layout.format(axis=axis, name=name), marks=[pytest.mark.slow] if name in SLOW else [])
-        for name in names(AXES[axis])
-    ]
-
-
 def cell(layout: str, **fields: object) -> Cell:
     """A cell with the processes and devices of its layout."""
     made = Cell.model_validate({"layout": layout, **fields})
     return made.model_copy(update={"processes": processes(made.layout), "devices": made.layout.devices})
+
+
+def part_of_layout(axis: str, name: str) -> str:
+    """One axis of a layout with two parts; of a nested one the inner degree is two."""
+    nested = load(AXES[axis], name).Strategy.nested
+    return f"{axis}={'1x2' if nested else 2}:{name}"
+
+
+def runs_here(layout: str) -> bool:
+    """Whether a layout can run on a CPU at all, with a batch that any layout takes."""
+    return illegal(cell(layout, batch={"global": 8, "microbatches": 4, "sequence": 32}), SITE) is None
+
+
+def each(axis: str) -> list[object]:
+    """A layout of two parts for each implementation of an axis that runs here, as parameters of a test; marked where it is
+    slow."""
+    return [
+        pytest.param(layout, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name in names(AXES[axis])
+        if runs_here(layout := part_of_layout(axis, name))
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from benchmarks.cell import Cell
 from benchmarks.contract import Engine
 from benchmarks.models._batch_norm import BatchNorm, SynchronisedBatchNorm
-from benchmarks.world import World
+from benchmarks.world import World, nested_dimensions
 from harness.observe import process_group
 
 
@@ -111,8 +111,9 @@ def _skip_over(name: str, world: World) -> None:
 
 
 def skip_data_reduction(engine: Engine, world: World, cell: Cell) -> None:
-    """Leave out the first sum of gradients over the data axis."""
-    _skip_over("dp", world)
+    """Leave out the first sum of gradients over the data axis; of a nested one, over its outer ranks where there are some."""
+    outer, inner = nested_dimensions("dp")
+    _skip_over(next((name for name in (outer, inner) if world.group(name) is not None), "dp"), world)
     for module in engine._replica.modules:
         if isinstance(module, DistributedDataParallel):  # its reducer takes what the collective's future gives: the copies
             module.register_comm_hook([], _skip_first_bucket)
@@ -196,11 +197,11 @@ def local_norms(engine: Engine, world: World, cell: Cell) -> None:
 
 
 def other_optimizer(engine: Engine, world: World, cell: Cell) -> None:
-    """In the timed engine, take steps three times as long; verification has an optimizer of its own and cannot see it."""
+    """In the timed engine, forget the momentum; verification has an optimizer of its own and cannot see it."""
     optimizer = engine._replica._optimizer
     if isinstance(optimizer, torch.optim.AdamW):
         for group in optimizer.param_groups:
-            group["lr"] *= 3
+            group["betas"] = (0.0, group["betas"][1])
 
 
 def doubled_later(engine: Engine, world: World, cell: Cell) -> None:

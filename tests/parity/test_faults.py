@@ -36,9 +36,9 @@ def _catches_a_louder_gradient(run: Callable[..., Record], layout: str, precisio
     assert "head.norm.weight" in record.reason
 
 
-@pytest.mark.parametrize("name", names("data_parallel"))
-def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], name: str):
-    record = run(cell(f"dp=2:{name}", batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
+@pytest.mark.parametrize("layout", [*each("dp"), "dp=2x1:hsdp", "dp=2x2:hsdp"])
+def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], layout: str):
+    record = run(cell(layout, batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
     assert record.status == "diverged", record.reason
 
 

@@ -10,13 +10,13 @@ import pytest
 
 from benchmarks.cell import Cell
 from benchmarks.compose import illegal
-from benchmarks.registry import AXES, names
+from benchmarks.registry import AXES
 from harness.record import Record
-from tests.parity.conftest import SITE, cell
+from tests.parity.conftest import SITE, cell, each
 
 SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False}
 VERIFY_ONLY = {"measure_steps": 0}
-ALONE = ["single", *(f"{axis}=2:{name}" for axis, folder in AXES.items() for name in names(folder))]
+ALONE = ["single", *(p.values[0] for axis in AXES for p in each(axis) if not p.marks)]
 HYBRIDS = ["pp=2:gpipe,dp=2:fsdp", "pp=2:manual,dp=2:ddp", "pp=2:devices,dp=2:zero1", "tp=2:hand,dp=2:fsdp"]
 WHOLE = "pp=2:1f1b,tp=2:dtensor,dp=2:ddp"
 TOLERANCE = {
@@ -88,11 +88,11 @@ def test_local_batch_norm_on_whole_batches_is_comparable(run: Callable[..., Reco
     assert record.verification.model == "resnet-tiny[smooth=true]"
 
 
-@pytest.mark.parametrize("name", names("data_parallel"))
+@pytest.mark.parametrize("layout", each("dp"))
 @pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
-def test_a_norm_that_forgets_the_other_ranks(run: Callable[..., Record], name: str, precision: str):
+def test_a_norm_that_forgets_the_other_ranks(run: Callable[..., Record], layout: str, precision: str):
     asked = cell(
-        f"dp=2:{name}",
+        layout,
         model="resnet-tiny[synchronised=true]",
         precision=precision,
         batch={"global": 16},

@@ -11,7 +11,7 @@ from benchmarks.cell import Cell
 from benchmarks.compose import illegal
 from benchmarks.registry import AXES, names
 from harness.record import Record
-from tests.parity.conftest import SITE, SLOW, cell
+from tests.parity.conftest import SITE, SLOW, cell, part_of_layout
 
 FACTORS = {
     **{axis: (None, *(n for n in names(folder) if n not in SLOW)) for axis, folder in AXES.items()},
@@ -27,7 +27,7 @@ TOLERANCE = {"fp32": (1e-6, 1e-5, 1e-3), "bf16": (5e-3, 2e-2, 4e-2), "fp16": (5e
 
 def made(values: dict[str, object]) -> Cell:
     """The cell of one choice for each factor; every axis that is there has two parts."""
-    layout = ",".join(f"{axis}=2:{values[axis]}" for axis in AXES if values[axis]) or "single"
+    layout = ",".join(part_of_layout(axis, values[axis]) for axis in AXES if values[axis]) or "single"
     return cell(
         layout,
         model=values["model"],
