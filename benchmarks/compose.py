@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -75,12 +75,14 @@ def compose(
     assembly = Assembly(
         model=model,
         parts=parts,
-        loss=lambda output, target: model.loss(output, target) * loss_factor,
+        loss=model.loss,
+        boundary=model.boundary,
         precision=precision,
         traits=_traits(found, cell, model, leave_out="dp"),
     )
     if isinstance(tensor, TensorParallel):
         assembly = tensor.shard(assembly, tensor_plan(model, parts, world.degrees["tp"]), world)
+    assembly = dataclasses.replace(assembly, loss=_multiplied(assembly.loss, loss_factor))
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
@@ -100,7 +102,7 @@ class ComposedEngine(Engine):
 
     def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
         self.parts = assembly.parts
-        self.caveats = replica.caveats
+        self.caveats = (*assembly.caveats, *replica.caveats)
         self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
         self._loss_factor = loss_factor
 
@@ -136,15 +138,15 @@ def tensor_plan(model: Model, parts: list[Part], degree: int) -> dict[str, str]:
 
     A vocabulary that `degree` does not divide stays whole on every rank, embedding and head alike.
     """
+    whole = {"vocabulary": "lookup", "head": "whole"}
     plan: dict[str, str] = {}
     for part in parts:
         for name, module in part.module.named_modules():
             for pattern, style in model.tensor_plan:
                 if not fnmatch.fnmatchcase(name, pattern):
                     continue
-                if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
-                    continue
-                plan[name] = style
+                uneven = style in whole and module.weight.shape[0] % degree
+                plan[name] = whole[style] if uneven else style
     return plan
 
 
@@ -208,6 +210,10 @@ def knobs(cell: Cell) -> dict[str, Any]:
 
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
     return check(frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != leave_out)))
+
+
+def _multiplied(loss: Callable[[Tensor, Tensor], Tensor], factor: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda output, target: loss(output, target) * factor
 
 
 def _whole(model: Model) -> Part:

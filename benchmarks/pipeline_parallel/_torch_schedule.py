@@ -56,7 +56,7 @@ class TorchSchedule:
             mine.index,
             mine.count,
             world.device,
-            **_shapes(assembly.model, cell, mine.index),
+            **_shapes(assembly, cell, mine.index),
             group=world.group("pp"),
         )
         stage.replica = replica
@@ -92,13 +92,13 @@ class TorchPipeline(StageOfEachProcess):
         return TorchSchedule(self.kind, assembly, replica, cell, world)
 
 
-def _shapes(model: Model, cell: Cell, index: int) -> dict[str, Tensor]:
+def _shapes(assembly: Assembly, cell: Cell, index: int) -> dict[str, Tensor]:
     """Example input and output of a stage, so that torch need not run it once to find out."""
-    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence)
+    spread = stages(assembly.model, cell.layout.degree("pp"), cell.batch.sequence)
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     if index == 0:
-        given = model.example(rows, sequence)
+        given = assembly.model.example(rows, sequence)
     else:
-        given = torch.empty(model.boundary(spread[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
-    output = torch.empty(model.boundary(spread[index][-1], rows, sequence), device="meta", requires_grad=True)
+        given = torch.empty(assembly.boundary(spread[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
+    output = torch.empty(assembly.boundary(spread[index][-1], rows, sequence), device="meta", requires_grad=True)
     return {"input_args": given, "output_args": output}
