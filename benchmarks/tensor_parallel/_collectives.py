@@ -19,6 +19,10 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
+# Since torch 2.13 they go by these names; both want the ranks' tensors joined along the first dimension.
+_all_gather = getattr(dist, "all_gather_single", None) or dist.all_gather_into_tensor
+_reduce_scatter = getattr(dist, "reduce_scatter_single", None) or dist.reduce_scatter_tensor
+
 
 def copy(x: Tensor, group: dist.ProcessGroup) -> Tensor:
     """x, which all ranks hold alike and each uses for something of its own."""
@@ -127,13 +131,12 @@ def _own(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
 
 def _gathered(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
     ranks = x.new_empty((group.size(), *x.shape))
-    dist.all_gather_into_tensor(ranks, x.contiguous(), group=group)
+    _all_gather(ranks.flatten(0, 1), x.contiguous(), group=group)
     return ranks.movedim(0, dimension).flatten(dimension, dimension + 1)
 
 
 def _scattered_sum(x: Tensor, dimension: int, group: dist.ProcessGroup) -> Tensor:
     shares = x.unflatten(dimension, (group.size(), -1)).movedim(dimension, 0).contiguous()
     own = torch.empty_like(shares[0])
-    # Joined along the first dimension, as gloo takes it.
-    dist.reduce_scatter_tensor(own, shares.flatten(0, 1), group=group)
+    _reduce_scatter(own, shares.flatten(0, 1), group=group)
     return own
