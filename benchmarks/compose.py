@@ -1,6 +1,6 @@
 """Model + layout + techniques -> engine, in one fixed order:
 
-    pipeline split -> tensor shard -> checkpointing -> precision -> data wrap
+    pipeline split -> tensor shard -> checkpointing and offload -> compile -> precision -> data wrap
 
 Hybrids are not written one by one: n data, m tensor and k pipeline files give n * m * k layouts.
 """
@@ -43,6 +43,8 @@ from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.compilation import apply_compile
+from benchmarks.techniques.offload import apply_offload
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from benchmarks.world import World
 
@@ -85,6 +87,8 @@ def compose(
     assembly = dataclasses.replace(assembly, loss=_multiplied(assembly.loss, loss_factor))
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
+        apply_offload(part, cell.offload)
+        apply_compile(part, cell.compile)
         apply_precision(part.module, precision, world.device.type)
     recipe = _recipe(optimizer or cell.optimizer, cell.clip)
     replica = (
