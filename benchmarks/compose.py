@@ -42,6 +42,7 @@ from benchmarks.replica import whole_copy
 from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
+from benchmarks.techniques import limits
 from benchmarks.techniques.checkpointing import apply_checkpointing
 from benchmarks.techniques.compilation import apply_compile
 from benchmarks.techniques.offload import apply_offload
@@ -166,7 +167,8 @@ def illegal(cell: Cell, site: Site) -> str | None:
     except ImportError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
-    return _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found)
+    traits = _traits(found, cell, model, leave_out="")
+    return _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found) or limits.problem(cell, traits)
 
 
 def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:

@@ -30,7 +30,7 @@ MOST_BATCHES = 512
 MOST_BATCH_BYTES = 2**29
 """So many batches, or bytes of them, are made ahead of the timed steps; more steps train on them again."""
 WATCHED = (
-    "watched: torch.compile stands back from whoever watches operations, so dtypes, collectives and tracked memory are those of "
+    "watched: torch.compile stands back from whoever watches operations, so dtypes, collectives and tracked memory are of "
     "the same operations one by one; the times are those of compiled programs"
 )
 LEDGER_TOLERANCE = 0.02

@@ -84,15 +84,14 @@ class Strategy(TensorParallel):
 
             changes["boundary"] = boundary
         if self.loss:
-            whole_loss = assembly.loss
 
             def loss(output: Tensor, target: Tensor) -> Tensor:
-                return whole_loss(output, target).to_local()
+                return assembly.model.loss(output, target).to_local()
 
             # Around the whole schedule: torch implements the cut cross entropy for as long as the context lasts, and contexts
             # in each other remove each other's implementation.
             changes |= {"loss": loss, "step_context": loss_parallel}
-        if world.device.type == "cpu":
+        if world.device.type == "cpu" and DISPATCH not in assembly.caveats:
             changes["caveats"] = (*assembly.caveats, DISPATCH)
         return dataclasses.replace(assembly, **changes)
 
