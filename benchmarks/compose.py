@@ -167,8 +167,8 @@ def illegal(cell: Cell, site: Site) -> str | None:
     except ImportError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
-    traits = _traits(found, cell, model, leave_out="")
-    return _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found) or limits.problem(cell, traits)
+    problem = _sizes_problem(cell, site, model) or _strategies_problem(cell, site, model, found)
+    return problem or limits.problem(cell, _traits(found, cell, model, leave_out=""))
 
 
 def _sizes_problem(cell: Cell, site: Site, model: Model) -> str | None:

@@ -14,7 +14,8 @@ dtype. Beside them stand norms and the fp32 residual stream, and in mixed precis
 
 Checkpointing keeps the output of each block that it runs again, and all of this for one block only; activation offload
 keeps one block's alone, on a GPU. The output layer adds its logits in fp32 and, of one microbatch, their softmax and
-gradient. Not counted are the allocator's fragments, workspaces of kernels, and contexts, on a GPU about a gibibyte. Tests hold it against measured cells.
+gradient. Not counted are the allocator's fragments, workspaces of kernels, and contexts, on a GPU about a gibibyte. Tests
+hold it against measured cells.
 """
 
 from __future__ import annotations

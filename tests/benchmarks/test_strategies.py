@@ -38,7 +38,7 @@ def test_knobs_reach_the_strategy():
     [
         ("dp=2:fsdp[reshrad=false]", "did you mean 'reshard'"),
         ("dp=2:fsdp[reshard=3]", "takes a bool"),
-        ("tp=2:hand[reshard=false]", "has none"),
+        ("pp=2:manual[reshard=false]", "has none"),
     ],
 )
 def test_misspelt_knobs(layout: str, said: str):

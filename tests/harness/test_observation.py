@@ -16,7 +16,13 @@ def finding(
 ) -> Any:
     blocks = {f"block{index}": 1} if blocks is None else blocks
     part = {"index": index, "units": list(blocks), "forwards": forwards, "blocks": blocks}
-    made = {"dtypes": ALL_FP32, "collectives": {}, "attention_backend": "flash", "parts": [part], **fields}
+    made = {"dtypes": ALL_FP32, "collectives": {}, "attention_backend": "flash", "parts": [part]}
+    made |= {
+        "recomputed_products": 7 * (sum(blocks.values()) > forwards * len(blocks)),
+        "offloaded_bytes": 0,
+        "compiled_graphs": 0,
+    }
+    made |= fields
     return copy.deepcopy({**made, "coordinates": {"pp": pp, "dp": dp, "tp": tp}})
 
 
@@ -78,3 +84,32 @@ def test_microbatches_that_were_not_seen_on_a_later_rank() -> None:
     assert told(findings, batch={"microbatches": 4}) == (
         "4 microbatches were asked for, and 1 forwards of stage 1 observed on rank 1"
     )
+
+
+def test_every_second_block_of_the_whole_model_is_meant() -> None:
+    # Two stages of two blocks: blocks 0 and 2 are the first ones of both.
+    stages = [finding(pp=pp, index=pp, blocks={f"block{2 * pp}": 2, f"block{2 * pp + 1}": 1}) for pp in (0, 1)]
+    assert told(stages, checkpointing="every-2") is None
+    assert "recomputed forwards of block2" in (told(stages, checkpointing="every-3") or "")
+
+
+def test_selective_checkpointing_repeats_no_product() -> None:
+    repeated = finding(blocks={"block0": 2})
+    assert told([{**repeated, "recomputed_products": 0}], checkpointing="selective") is None
+    assert told([repeated], checkpointing="selective") == (
+        "checkpointing selective was asked for, and 7 recomputed matrix products observed where none is meant"
+    )
+    assert "where some are meant" in (told([{**repeated, "recomputed_products": 0}], checkpointing="full") or "")
+
+
+def test_bytes_and_programs_are_meant_where_there_are_blocks() -> None:
+    nothing, empty = finding(), finding(pp=1, index=1, blocks={})
+    sent, compiled = finding(offloaded_bytes=8), finding(compiled_graphs=1)
+    assert told([sent, empty], offload="activations") is None
+    assert told([sent, nothing], offload="activations") == (
+        "offload activations was asked for, and 0 bytes of activations sent to the host observed on rank 1"
+    )
+    assert "8 bytes of activations" in (told([sent]) or "")
+    assert told([compiled, empty], compile="block") is None
+    assert told([compiled, empty], compile="model") == "compile model was asked for, and 0 programs observed on rank 1"
+    assert "1 programs" in (told([compiled]) or "")
