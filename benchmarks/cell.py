@@ -7,17 +7,23 @@ from __future__ import annotations
 
 import hashlib
 import json
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.layout import Layout
 
 PRECISIONS = ("fp32", "bf16", "fp16")
-CHECKPOINTING = ("none", "full")
-Offload = Literal["none", "optimizer", "parameters"]
-"""What waits in the host's memory while the device does not need it: the optimizer's state, with which the host updates, or
-besides it parameters and gradients."""
+Checkpointing = Literal["none", "selective", "every-4", "every-3", "every-2", "full"]
+"""Which activations are made again in backward: none, all but those of matrix products and attention, or all of every k-th
+block."""
+CHECKPOINTING: tuple[Checkpointing, ...] = get_args(Checkpointing)
+"""From what keeps most to what keeps least."""
+Offload = Literal["none", "activations", "optimizer", "parameters"]
+"""What waits in the host's memory while the device does not need it: what blocks keep for backward; the optimizer's state,
+with which the host updates; or besides that parameters and gradients."""
+Compile = Literal["none", "block", "model"]
+"""What torch.compile makes one program of: nothing, each block, or all that a pipeline stage holds."""
 STANDARD_LIBRARY = "python-stdlib"
 
 
@@ -88,9 +94,9 @@ class Cell(_Data):
     """Processes the launcher starts; less than `devices` where one process drives several."""
     devices: int = Field(default=1, ge=1)
     precision: Literal["fp32", "bf16", "fp16"] = "fp32"
-    checkpointing: Literal["none", "full"] = "none"
+    checkpointing: Checkpointing = "none"
     offload: Offload = "none"
-    compile: Literal["none"] = "none"
+    compile: Compile = "none"
     clip: float = Field(default=0.0, ge=0)
     """Largest global gradient norm; 0.0 leaves gradients as they are."""
     batch: Batch = Batch()
@@ -117,7 +123,7 @@ class Cell(_Data):
         """The command that repeats this cell alone."""
         words = ["hpbench run", f"--model '{self.model}'", f"--layout '{self.layout}'"]
         default = Cell()
-        for flag in ("precision", "checkpointing", "offload", "clip", "seed"):
+        for flag in ("precision", "checkpointing", "offload", "compile", "clip", "seed"):
             if getattr(self, flag) != getattr(default, flag):
                 words.append(f"--{flag} {getattr(self, flag)}")
         words.append(
@@ -130,3 +136,10 @@ class Cell(_Data):
         for name, value in self.optimizer.model_dump(exclude_defaults=True, mode="json").items():
             words.append(f"--set 'optimizer.{name}={value}'")
         return " ".join(words)
+
+
+def recomputes(checkpointing: Checkpointing, block: int) -> bool:
+    """Whether the forward of a model's block, numbered from 0, is run again in backward."""
+    if checkpointing.startswith("every-"):
+        return block % int(checkpointing.removeprefix("every-")) == 0
+    return checkpointing != "none"

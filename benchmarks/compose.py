@@ -1,6 +1,6 @@
 """Model + layout + techniques -> engine, in one fixed order:
 
-    pipeline split -> tensor shard -> checkpointing -> precision -> data wrap
+    pipeline split -> tensor shard -> checkpointing and offload -> compile -> precision -> data wrap
 
 Hybrids are not written one by one: n data, m tensor and k pipeline files give n * m * k layouts.
 """
@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import fnmatch
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -41,8 +41,11 @@ from benchmarks.replica import whole_copy
 from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
+from benchmarks.techniques import limits
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.compilation import apply_compile
 from benchmarks.techniques.host_optimizer import HostRecipe
+from benchmarks.techniques.offload import apply_offload
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from benchmarks.world import World
 
@@ -75,7 +78,8 @@ def compose(
     assembly = Assembly(
         model=model,
         parts=parts,
-        loss=lambda output, target: model.loss(output, target) * loss_factor,
+        loss=model.loss,
+        boundary=model.boundary,
         precision=precision,
         traits=_traits(found, cell, model, leave_out="dp"),
     )
@@ -84,8 +88,11 @@ def compose(
             alone = dataclasses.replace(assembly, parts=[part])
             assembly = tensor.shard(alone, tensor_plan(model, part, world.degrees["tp"]), world)
         assembly = dataclasses.replace(assembly, parts=parts)
+    assembly = dataclasses.replace(assembly, loss=_multiplied(assembly.loss, loss_factor))
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
+        apply_offload(part, cell.offload)
+        apply_compile(part, cell.compile)
         apply_precision(part.module, precision, world.device.type)
     recipe = _recipe(optimizer or cell.optimizer, cell)
     if cell.offload == "optimizer" and "optimizer" not in _own_offload(data):
@@ -105,7 +112,7 @@ class ComposedEngine(Engine):
 
     def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
         self.parts, self.traits = assembly.parts, assembly.traits
-        self.caveats = replica.caveats
+        self.caveats = (*assembly.caveats, *replica.caveats)
         self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
         self._loss_factor = loss_factor
 
@@ -141,14 +148,14 @@ def tensor_plan(model: Model, part: Part, degree: int) -> dict[str, str]:
 
     A vocabulary that `degree` does not divide stays whole on every rank, embedding and head alike.
     """
+    whole = {"vocabulary": "lookup", "head": "whole"}
     plan: dict[str, str] = {}
     for name, module in part.module.named_modules():
         for pattern, style in model.tensor_plan:
             if not fnmatch.fnmatchcase(name, pattern):
                 continue
-            if style in ("vocabulary", "head") and module.weight.shape[0] % degree:
-                continue
-            plan[name] = style
+            uneven = style in whole and module.weight.shape[0] % degree
+            plan[name] = whole[style] if uneven else style
     return plan
 
 
@@ -164,7 +171,8 @@ def illegal(cell: Cell, site: Site) -> str | None:
     except ImportError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
-    return _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
+    problem = _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
+    return problem or limits.problem(cell, _traits(found, cell, model, leave_out=""))
 
 
 def _sizes_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:
@@ -231,6 +239,10 @@ def changed_dtypes(cell: Cell) -> dict[str, str]:
 
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
     return check(frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != leave_out)))
+
+
+def _multiplied(loss: Callable[[Tensor, Tensor], Tensor], factor: float) -> Callable[[Tensor, Tensor], Tensor]:
+    return lambda output, target: loss(output, target) * factor
 
 
 def _whole(model: Model) -> Part:

@@ -2,7 +2,7 @@
 
 `compose` lets an `Assembly` flow through the strategies in one fixed order:
 
-    pipeline split -> tensor shard -> checkpointing -> precision -> data wrap
+    pipeline split -> tensor shard -> checkpointing -> compile -> precision -> data wrap
 
 so n data, m tensor and k pipeline files give n * m * k layouts, and no file knows another by name. What one
 strategy must know of the others it learns from their *traits*, a closed vocabulary.
@@ -65,11 +65,15 @@ class Plan(NamedTuple):
 
     pattern: str
     """`fnmatch` pattern of a module's name, for example `blocks.*.attention.query`."""
-    style: Literal["region", "column", "row", "vocabulary", "head"]
+    style: Literal["region", "column", "row", "vocabulary", "head", "sequence", "lookup", "whole"]
     """`region`: encloses column and row layers, its input is replicated, its output a sum over the axis.
     `column`: a Linear cut along its outputs (dimension 0 of its weight and bias).
     `row`: a Linear cut along its inputs (dimension 1 of its weight; its bias is replicated and added once).
-    `vocabulary`: an Embedding cut along its rows. `head`: a Linear cut along its outputs, which are gathered."""
+    `vocabulary`: an Embedding cut along its rows. `head`: a Linear cut along its outputs, which are gathered.
+    The others are whole on every rank, and matter where ranks share the sequence between regions (sequence parallelism):
+    `sequence`: works on each token alone, such as a norm. `lookup`: an Embedding, which gives the whole sequence.
+    `whole`: a Linear outside of regions, which takes the whole sequence. A vocabulary that the degree does not divide makes a
+    `lookup` of `vocabulary` and a `whole` of `head`."""
 
 
 class Model(ABC):
@@ -116,7 +120,8 @@ class Model(ABC):
 
     @abstractmethod
     def loss(self, output: Tensor, target: Tensor) -> Tensor:
-        """Mean loss in fp32. Shapes: the last unit's output, and the targets of `samples`."""
+        """Mean cross entropy in fp32 over the last dimension of `output`, the last unit's output; `target` is that of
+        `samples`, without that dimension."""
 
     @abstractmethod
     def boundary(self, unit: str, rows: int, sequence: int) -> tuple[int, ...]:
@@ -243,17 +248,21 @@ class Part:
 
 @dataclass(kw_only=True)
 class Assembly:
-    """What flows split -> shard -> checkpoint -> precision -> wrap."""
+    """What flows split -> shard -> checkpoint -> compile -> precision -> wrap."""
 
     model: Model
     parts: list[Part]
     loss: Callable[[Tensor, Tensor], Tensor]
     """(output, target) -> mean loss of a microbatch, a scalar."""
+    boundary: Callable[[str, int, int], tuple[int, ...]]
+    """`Model.boundary`, or what a rank holds of it: the shape that is sent where a pipeline cuts."""
     precision: Precision
     step_context: Callable[[], AbstractContextManager] = nullcontext
     """Entered once by the engine around the whole schedule."""
     traits: frozenset[str] = frozenset()
     """Traits of the pipeline and tensor strategies that made it."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the numbers must know of the way that parts were made."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,9 +12,10 @@ dtype. Beside them stand norms and the fp32 residual stream, and in mixed precis
 
     a block = positions x (sum of inputs and outputs x bytes of the compute dtype + 4 x its output x 4) [+ 2 bytes a weight]
 
-Checkpointing keeps the output of each block, and all of this for one block only. The output layer adds its logits in
-fp32 and, of one microbatch, their softmax and gradient. Not counted are the allocator's fragments, workspaces of
-kernels, and contexts, on a GPU about a gibibyte. Tests hold it against measured cells.
+Checkpointing keeps the output of each block that it runs again, and all of this for one block only; activation offload
+keeps one block's alone, on a GPU. The output layer adds its logits in fp32 and, of one microbatch, their softmax and
+gradient. Not counted are the allocator's fragments, workspaces of kernels, and contexts, on a GPU about a gibibyte. Tests
+hold it against measured cells.
 """
 
 from __future__ import annotations
@@ -26,7 +27,7 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from benchmarks import models
-from benchmarks.cell import Cell
+from benchmarks.cell import Cell, recomputes
 from benchmarks.contract import DataParallel, Model, PipelineParallel, Shares
 from benchmarks.stages import spread
 from benchmarks.strategies import strategies
@@ -154,8 +155,12 @@ def _activations(
                 # Gathered blocks are in the compute dtype already.
                 if compute < 4 and not (is_block and shares.gathered != "nothing"):
                     inside += compute * math.prod(weight.shape)
-        if is_block and cell.checkpointing == "full":
-            kept, inside_block = kept + output, max(inside_block, inside)
+        if is_block and cell.offload == "activations":
+            inside_block = max(inside_block, inside)
+        elif is_block and recomputes(cell.checkpointing, model.blocks.index(unit)):
+            # The results of products are about half of all.
+            kept += output + (inside // 2 if cell.checkpointing == "selective" else 0)
+            inside_block = max(inside_block, inside)
         elif is_block:
             kept += inside
         elif unit == model.units[-1]:

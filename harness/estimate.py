@@ -13,6 +13,8 @@ WARMUP_STEPS = 15
 """After how many steps warm-up usually ends."""
 FLOPS_PER_SECOND = {"cpu": {"fp32": 2e10, "16 bit": 1e10}, "cuda": {"fp32": 3e13, "16 bit": 1e14}}
 """What one core or GPU is taken to reach."""
+COMPILE_SECONDS = 20.0
+"""What torch.compile takes for one program, in verification and again in measurement."""
 WEIGHTS_PER_SECOND = 1e8
 """Initial weights that one process makes on the CPU."""
 
@@ -30,11 +32,13 @@ def seconds(cell: Cell, *, flops: int, parameters: int, verified_parameters: int
     # Processes that share cores wait for each other.
     crowd = max(1.0, cell.processes / site.count) if site.kind == "cpu" else 1.0
     rate = FLOPS_PER_SECOND[site.kind]["fp32" if cell.precision == "fp32" else "16 bit"]
-    recomputed = 1.0 if cell.checkpointing == "none" else 4 / 3
+    recomputed = 1.0 if cell.checkpointing in ("none", "selective") else 4 / 3
     step = STEP_SECONDS * crowd + recomputed * flops / (rate * max(1, min(cell.devices, site.count)))
     weight = crowd / cell.layout.degree("pp") / WEIGHTS_PER_SECOND
     shallow = verified_parameters / parameters
     total = VERIFY_SECONDS + verified_parameters * weight + 2 * protocol.verify_steps * step * shallow
+    if cell.compile != "none":
+        total += COMPILE_SECONDS * crowd * (2 if protocol.measure_steps else 1)
     if protocol.measure_steps and not fits:
         total += parameters * weight
     elif protocol.measure_steps:

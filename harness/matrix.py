@@ -31,7 +31,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from benchmarks import models, registry
-from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Offload, Optimizer, Protocol
+from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Checkpointing, Compile, Offload, Optimizer, Protocol
 from benchmarks.data import check_source
 from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
@@ -82,9 +82,9 @@ class Group(_Data):
     world: Annotated[tuple[int | str, ...], BeforeValidator(_worlds), Field(min_length=1)] = ("devices",)
     """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
     precision: Several[Literal["fp32", "bf16", "fp16"]] = ("fp32",)
-    checkpointing: Several[Literal["none", "full"]] = ("none",)
+    checkpointing: Several[Checkpointing] = ("none",)
     offload: Several[Offload] = ("none",)
-    compile: Several[Literal["none"]] = ("none",)
+    compile: Several[Compile] = ("none",)
     clip: Several[Annotated[float, Field(ge=0)]] = (0.0,)
     seed: Several[int] = (0,)
     batch: BatchAxes = BatchAxes()

@@ -29,6 +29,10 @@ from harness.statistics import median, movement, steady
 MOST_BATCHES = 512
 MOST_BATCH_BYTES = 2**29
 """So many batches, or bytes of them, are made ahead of the timed steps; more steps train on them again."""
+WATCHED = (
+    "watched: torch.compile stands back from whoever watches operations, so dtypes, collectives and tracked memory are of "
+    "the same operations one by one; the times are those of compiled programs"
+)
 LEDGER_TOLERANCE = 0.02
 """By which a rank's steps may differ from its own wall time."""
 
@@ -51,6 +55,8 @@ def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], No
     readings, finding = _observe(engine, cell, world, batches, losses)
     report("warmup")
     warmup, caveats = _warm_up(engine, cell.protocol, world, batches, losses)
+    if cell.compile != "none":
+        caveats.append(WATCHED)
     report("measure")
     timed = _time(engine, world, batches, _steps(cell.protocol, warmup), losses)
     ledger = sum(timed.step_seconds) / timed.own_seconds - 1
@@ -113,6 +119,8 @@ def _observe(
     def step() -> bool:
         return not losses.note(engine.step(batches.take())).skipped
 
+    if cell.compile != "none":
+        step()  # compiles; where anything watches, torch runs what it would compile operation by operation
     readings: dict[str, Any] = {}
     if cell.protocol.probe:
         for name, probe in probes().items():
@@ -135,7 +143,10 @@ def _observe(
 
 
 def _recomputed_flops(finding: dict[str, Any], model: Model, cell: Cell) -> int:
-    """FLOPs of the block forwards that were run again, as if blocks were whole: of tensor ranks, one may be counted."""
+    """FLOPs of the block forwards that were run again, as if blocks were whole: of tensor ranks, one may be counted. None where
+    the results of products were kept."""
+    if not finding["recomputed_products"]:
+        return 0
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     return sum(
         (calls - part["forwards"]) * model.forward_flops(block, rows, sequence, causal=True)

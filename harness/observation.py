@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 from typing import Any
 
-from benchmarks.cell import Cell
+from benchmarks.cell import Cell, recomputes
 from harness.record import Observed
 
 PRECISION_DTYPES = {
@@ -29,7 +29,8 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
         findings: by rank, what `harness.observe.Observer.finding` gave, with `coordinates`: axis -> position.
     """
     dtypes, devices = (_together(findings, what) for what in ("dtypes", "devices"))
-    replica = [p for f in findings if f["coordinates"]["dp"] == f["coordinates"]["tp"] == 0 for p in f["parts"]]
+    replica_findings = [f for f in findings if f["coordinates"]["dp"] == f["coordinates"]["tp"] == 0]
+    replica = [part for finding in replica_findings for part in finding["parts"]]
     repeated = [calls - part["forwards"] for part in replica for calls in part["blocks"].values()]
     return Observed(
         dtypes=dtypes,
@@ -37,6 +38,9 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
         learning_rates=sorted({rate for f in findings for rate in f["learning_rates"]}),
         checkpointed_blocks=sum(n > 0 for n in repeated),
         recomputed_forwards=sum(repeated),
+        recomputed_products=sum(f["recomputed_products"] for f in replica_findings),
+        offloaded_bytes=max(f["offloaded_bytes"] for f in findings),
+        compiled_graphs=min(f["compiled_graphs"] for f in findings),
         microbatches=max(part["forwards"] for part in replica),
         stages=[part["units"] for part in sorted(replica, key=lambda p: p["index"])],
         collectives=findings[0]["collectives"],
@@ -83,13 +87,38 @@ def problem(
             if seen != wanted:
                 what = f"{seen} forwards of stage {part['index']} observed on rank {rank}"
                 return f"{wanted} microbatches were asked for, and {what}"
+    return _checkpointing_problem(observed, findings, cell) or _placing_problem(findings, cell)
+
+
+def _checkpointing_problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
+    """Which blocks were not recomputed as asked for."""
+    parts = {part["index"]: part for finding in findings for part in finding["parts"]}
+    order = [block for _, part in sorted(parts.items()) for block in part["blocks"]]
+    asked = f"checkpointing {cell.checkpointing} was asked for, and"
+    for rank, finding in enumerate(findings):
+        for part in finding["parts"]:
             for block, calls in part["blocks"].items():
-                repeated, meant = calls - seen, wanted if cell.checkpointing == "full" else 0
+                repeated = calls - part["forwards"]
+                meant = cell.batch.microbatches if recomputes(cell.checkpointing, order.index(block)) else 0
                 # Input and weight gradients that are computed apart each begin with what checkpointing kept.
                 most = 2 * meant if finding["splits_backward"] else meant
                 if not meant <= repeated <= most:
-                    return (
-                        f"checkpointing {cell.checkpointing} was asked for, and {repeated} recomputed forwards of {block} "
-                        f"observed on rank {rank} where {meant}{f' to {most}' if most > meant else ''} are meant"
-                    )
+                    many = f"{meant}{f' to {most}' if most > meant else ''}"
+                    what = f"{repeated} recomputed forwards of {block} observed on rank {rank} where {many} are meant"
+                    return f"{asked} {what}"
+    if observed.recomputed_forwards and (observed.recomputed_products == 0) != (cell.checkpointing == "selective"):
+        meant = "none is" if cell.checkpointing == "selective" else "some are"
+        return f"{asked} {observed.recomputed_products} recomputed matrix products observed where {meant} meant"
+    return None
+
+
+def _placing_problem(findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
+    """Which rank did not offload or compile what was asked for; ranks that hold no block have nothing to do so with."""
+    for rank, finding in enumerate(findings):
+        blocks = any(part["blocks"] for part in finding["parts"])
+        if blocks and (finding["offloaded_bytes"] > 0) != (cell.offload == "activations"):
+            what = f"{finding['offloaded_bytes']} bytes of activations sent to the host observed on rank {rank}"
+            return f"offload {cell.offload} was asked for, and {what}"
+        if (blocks or cell.compile == "model") and (finding["compiled_graphs"] > 0) != (cell.compile != "none"):
+            return f"compile {cell.compile} was asked for, and {finding['compiled_graphs']} programs observed on rank {rank}"
     return None

@@ -8,6 +8,7 @@ Nothing is asked of an implementation. Operations are seen as torch dispatches t
 from __future__ import annotations
 
 import contextlib
+import sys
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -85,8 +86,10 @@ class Observer:
 
         `dtypes` and `devices`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
         `splits_backward`: whether input and weight gradients are meant to be computed apart; `learning_rates`: of the
-        optimizers; and `parts`: for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often
-        its forward ran, recomputation included.
+        optimizers; `recomputed_products`: matrix products and attentions that backward ran again; `offloaded_bytes`: what
+        blocks sent to the host; `compiled_graphs`: programs that torch.compile has made in this process; and `parts`: for each
+        its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran, recomputation
+        included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)
@@ -100,6 +103,9 @@ class Observer:
             "attention_backend": self._calls.attention,
             "splits_backward": SPLITS_BACKWARD in self._engine.traits,
             "learning_rates": sorted(self._rates),
+            "recomputed_products": self._calls.recomputed_products,
+            "offloaded_bytes": self._calls.offloaded_bytes,
+            "compiled_graphs": torch._dynamo.utils.counters["stats"]["unique_graphs"] if "torch._dynamo" in sys.modules else 0,
             "parts": [
                 {
                     "index": part.index,
@@ -166,6 +172,8 @@ class _Calls(TorchDispatchMode):
         self.reduction: set[str] = set()
         self.collectives: dict[str, dict[str, Counter[str]]] = defaultdict(lambda: defaultdict(Counter))
         self.attention: str | None = None
+        self.recomputed_products = 0
+        self.offloaded_bytes = 0
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, WRAPPERS) for kind in types):
@@ -174,8 +182,13 @@ class _Calls(TorchDispatchMode):
         name = func._schema.name.partition("::")
         if name[0] in ("c10d", "_c10d_functional"):
             self._communicate(name[2], args, result)
+        elif name[0] == "hpbench" and name[2] == "to_host":
+            self.offloaded_bytes += result.nbytes
         elif torch._C._current_graph_task_id() == -1:  # not in backward
             self._compute(name[2], args)
+        elif torch.is_grad_enabled() and (name[2] in MATRIX_PRODUCTS or name[2] in FUSED_ATTENTION):
+            # Gradients themselves are computed without recording any; in backward only a repeated forward records.
+            self.recomputed_products += 1
         return result
 
     def _compute(self, name: str, args: Any) -> None:

@@ -60,6 +60,12 @@ class Observed(_Data):
     checkpointed_blocks: int = 0
     recomputed_forwards: int = 0
     """Block forwards per step that were run again in backward, over all ranks' blocks of one data rank."""
+    recomputed_products: int = 0
+    """Matrix products and attentions of these that were run again; none where checkpointing keeps their results."""
+    offloaded_bytes: int = 0
+    """What blocks sent to the host per step, on the rank that sent most."""
+    compiled_graphs: int = 0
+    """Programs that torch.compile made, on the rank that made fewest. The observed step runs their operations one by one."""
     microbatches: int = 0
     stages: list[list[str]] = []
     """Units of each pipeline stage."""

@@ -136,6 +136,8 @@ class Model(TextModel):
 
     tensor_plan = (
         Plan("embedding.token", "vocabulary"),
+        Plan("embedding.position", "lookup"),
+        Plan("block*.*_norm", "sequence"),
         Plan("block*.attention", "region"),
         Plan("block*.attention.query", "column"),
         Plan("block*.attention.key", "column"),
@@ -144,6 +146,7 @@ class Model(TextModel):
         Plan("block*.mlp", "region"),
         Plan("block*.mlp.up", "column"),
         Plan("block*.mlp.down", "row"),
+        Plan("head.norm", "sequence"),
         Plan("head.linear", "head"),
     )
     tied = {"head.linear.weight": "embedding.token.weight"}

@@ -167,6 +167,7 @@ class Model(TextModel):
 
     tensor_plan = (
         Plan("embedding.token", "vocabulary"),
+        Plan("block*.*_norm", "sequence"),
         Plan("block*.attention", "region"),
         Plan("block*.attention.query", "column"),
         Plan("block*.attention.key", "column"),
@@ -176,6 +177,7 @@ class Model(TextModel):
         Plan("block*.mlp.gate", "column"),
         Plan("block*.mlp.up", "column"),
         Plan("block*.mlp.down", "row"),
+        Plan("head.norm", "sequence"),
         Plan("head.linear", "head"),
     )
 

@@ -127,7 +127,7 @@ class TorchPipeline(SpreadStages):
                 part.index,
                 part.count,
                 world.device,
-                **_shapes(assembly.model, cell, units, part.index),
+                **_shapes(assembly, cell, units, part.index),
                 group=world.group("pp"),
             )
             for part, module in zip(assembly.parts, replica.modules, strict=True)
@@ -152,12 +152,12 @@ class OneForwardOneBackward(TorchPipeline):
         return None
 
 
-def _shapes(model: Model, cell: Cell, stages: Sequence[Sequence[str]], index: int) -> dict[str, Tensor]:
+def _shapes(assembly: Assembly, cell: Cell, stages: Sequence[Sequence[str]], index: int) -> dict[str, Tensor]:
     """Example input and output of a stage, so that torch need not run it once to find out."""
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     if index == 0:
-        given = model.example(rows, sequence)
+        given = assembly.model.example(rows, sequence)
     else:
-        given = torch.empty(model.boundary(stages[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
-    output = torch.empty(model.boundary(stages[index][-1], rows, sequence), device="meta", requires_grad=True)
+        given = torch.empty(assembly.boundary(stages[index - 1][-1], rows, sequence), device="meta", requires_grad=True)
+    output = torch.empty(assembly.boundary(stages[index][-1], rows, sequence), device="meta", requires_grad=True)
     return {"input_args": given, "output_args": output}

@@ -64,5 +64,5 @@ class Strategy(SpreadStages):
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> SendReceive:
         stages = spread(self, assembly.model, cell)
         before = stages[world.coordinate("pp") - 1][-1]  # not used on the first stage, whose input is the batch
-        shape = assembly.model.boundary(before, cell.rows_per_microbatch(), cell.batch.sequence)
+        shape = assembly.boundary(before, cell.rows_per_microbatch(), cell.batch.sequence)
         return SendReceive(assembly, replica, cell, world, shape)

@@ -14,6 +14,7 @@ from benchmarks.errors import UsageError
 from harness import store
 from harness.record import Record, Verification
 from harness.report.words import STATUS_WORDS, amount, error, number, with_interval
+from harness.table import counted
 
 MEMORY = "memory_"
 
@@ -88,6 +89,8 @@ def _asked(cell: Cell) -> str:
         else "each data rank's share at once"
     )
     checkpointing = "without checkpointing" if cell.checkpointing == "none" else f"with {cell.checkpointing} checkpointing"
+    also = [f"{name} {value}" for name in ("offload", "compile") if (value := getattr(cell, name)) != "none"]
+    techniques = ", ".join([checkpointing, *also])
     clip = f"gradients clipped to a global norm of {cell.clip:g}" if cell.clip else "gradients not clipped"
     optimizer = cell.optimizer
     rate = f"learning rate {optimizer.rate(cell.batch.global_size):g}"
@@ -95,7 +98,7 @@ def _asked(cell: Cell) -> str:
         rate += f" ({optimizer.learning_rate:g} at {optimizer.base_batch} samples, {optimizer.scaling} scaling)"
     return (
         f"train {cell.model} on {_data(cell)}, spread over {devices} as {cell.layout} by {processes}, in {cell.precision} "
-        f"{checkpointing}. One step takes {cell.batch.global_size} samples{_tokens(cell)}, {parts}; {clip}; "
+        f"{techniques}. One step takes {cell.batch.global_size} samples{_tokens(cell)}, {parts}; {clip}; "
         f"{optimizer.name} with {rate}; seed {cell.seed}."
     )
 
@@ -159,7 +162,13 @@ def _observed(record: Record) -> str:
         blocks = (
             f"{seen.checkpointed_blocks} blocks were checkpointed, with {seen.recomputed_forwards} forwards run again per step"
         )
+        if not seen.recomputed_products:
+            blocks += ", of which the results of matrix products were kept"
     lines.append(blocks)
+    if seen.offloaded_bytes:
+        lines.append(f"blocks sent {amount(seen.offloaded_bytes, 'bytes')} to the host per step")
+    if seen.compiled_graphs:
+        lines.append(f"torch.compile made {counted(seen.compiled_graphs, 'program')}")
     if len(seen.stages) > 1:
         lines.append("the stages were " + " | ".join(" ".join(units) for units in seen.stages))
     for axis, operations in seen.collectives.items():

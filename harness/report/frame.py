@@ -44,9 +44,10 @@ def frame(runs: Sequence[Run]) -> pd.DataFrame:
     """One row per run and cell, in a lasting order: model, technique, devices, layout.
 
     Columns of note: `measured` a figure may be shown; `verified` it agrees with the single-device run; `word` what stands
-    where a figure is missing; `series` the layout without degrees; `technique` precision and checkpointing; `variant` what
-    else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling must hold fixed; `work` one
-    step's batch; `throughput` the record's tokens per second, or samples per second, as `throughput_unit` says.
+    where a figure is missing; `series` the layout without degrees; `technique` precision, checkpointing, offload and
+    compile; `variant` what else tells cells of one model apart; `label` layout and variant; `conditions` all that scaling
+    must hold fixed; `work` one step's batch; `throughput` the record's tokens per second, or samples per second, as
+    `throughput_unit` says.
     """
     rows = [_row(run.name, record) | {"device_memory_bytes": run.device_memory_bytes} for run in runs for record in run.records]
     table = pd.DataFrame(rows, columns=None if rows else [*TEXT, *WHOLE, *TRUTH, *FIGURES])
@@ -78,7 +79,8 @@ def _row(run: str, record: Record) -> dict[str, Any]:
     cell, check = record.cell, record.verification
     failed = check is None or check.verdict == "failed"
     measured = record.status == "ok" and not failed
-    technique = cell.precision + ("" if cell.checkpointing == "none" else f", {cell.checkpointing} checkpointing")
+    named = {"{} checkpointing": cell.checkpointing, "{} on the host": cell.offload, "compiled by {}": cell.compile}
+    technique = ", ".join([cell.precision, *(words.format(value) for words, value in named.items() if value != "none")])
     row = {
         "run": run,
         "cell_id": record.cell_id,

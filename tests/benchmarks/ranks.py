@@ -14,6 +14,10 @@ from benchmarks.cell import Cell
 from benchmarks.compose import compose
 from benchmarks.contract import Batch, Engine
 from benchmarks.models._batch_norm import BatchNorm, synchronise
+from benchmarks.tensor_parallel._collectives import add as added
+from benchmarks.tensor_parallel._collectives import copy as copied
+from benchmarks.tensor_parallel._collectives import gather, gather_partial, scatter_sum, share
+from benchmarks.tensor_parallel._cross_entropy import mean_cross_entropy
 from benchmarks.world import World
 from harness.launch.entry import Seat
 from harness.memory_tracker import Tracker
@@ -123,3 +127,64 @@ def memory(payload: dict[str, Any], seat: Seat) -> dict[str, dict[str, int]]:
         peak = tracker.peak()
         tracker.mark()
         return {"peak": peak, "rest": tracker.peak()}
+
+
+def activations(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """Bytes of activations at the fullest moment of the second step."""
+    with _engine(payload, seat) as (cell, world, engine), Tracker(engine) as tracker:
+        for step in range(2):
+            tracker.mark()
+            engine.step(_batch(cell, world, step))
+        return {"bytes": tracker.peak()["activations"]}
+
+
+def cut_cross_entropy(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """Cross entropy of logits cut over two ranks, some of them huge, against torch's of the whole: loss and gradient."""
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    generator = torch.Generator().manual_seed(0)
+    logits = torch.randn(3, 5, 8, generator=generator)
+    logits[0, 0, 7] = 1e4
+    targets = torch.randint(8, (3, 5), generator=generator)
+    targets[0, :2] = torch.tensor([7, 0])
+    whole = logits.clone().requires_grad_()
+    wanted = torch.nn.functional.cross_entropy(whole.flatten(0, 1), targets.flatten())
+    (3 * wanted).backward()
+    mine = logits.chunk(2, -1)[world.rank].clone().requires_grad_()
+    found = mean_cross_entropy(mine, targets, world.group("tp"))
+    (3 * found).backward()
+    error = (mine.grad - whole.grad.chunk(2, -1)[world.rank]).abs().max().item()
+    world.close()
+    return {"loss": found.item(), "wanted": wanted.item(), "gradient_error": error}
+
+
+def transposes(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """Every differentiated collective f and its backward g over two ranks: the sum over ranks of <f(x), y> - <x, g(y)>, with
+    what all ranks hold alike counted once, is zero exactly where g is the transpose of f."""
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    group = world.group("tp")
+
+    def value(alike: bool, *shape: int) -> torch.Tensor:
+        generator = torch.Generator().manual_seed(0 if alike else 1 + world.rank)
+        return torch.randn(*shape, generator=generator, dtype=torch.float64)
+
+    whole, part = (2, 4, 3), (2, 2, 3)
+    cases = {  # f, shape of x and whether ranks hold it alike, the same of f(x)
+        "copy": (lambda x: copied(x, group), whole, True, whole, False),
+        "add": (lambda x: added(x, group), whole, False, whole, True),
+        "gather": (lambda x: gather(x, -2, group), part, False, whole, True),
+        "share": (lambda x: share(x, -2, group), whole, True, part, False),
+        "gather_partial": (lambda x: gather_partial(x, -2, group), part, False, whole, False),
+        "scatter_sum": (lambda x: scatter_sum(x, -2, group), whole, False, part, False),
+    }
+    found = {}
+    for name, (function, shape, alike, result_shape, result_alike) in cases.items():
+        x, y = value(alike, *shape).requires_grad_(), value(result_alike, *result_shape)
+        result = function(x)
+        result.backward(y)
+        here = (result * y).sum().detach() / (2 if result_alike else 1) - (x * x.grad).sum().detach() / (2 if alike else 1)
+        torch.distributed.all_reduce(here, group=group)
+        found[name] = abs(here.item()) if tuple(result.shape) == result_shape else float("inf")
+    world.close()
+    return found

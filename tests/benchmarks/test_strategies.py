@@ -40,7 +40,7 @@ def test_knobs_reach_the_strategy():
         ("dp=2:fsdp[reshard=2.5]", "takes a bool or a int"),
         ("dp=2:ddp[static_graph=1]", "takes a bool"),
         ("dp=2:ddp[compression=int8]", "'none' or 'bf16' or 'fp16'"),
-        ("tp=2:hand[reshard=false]", "has none"),
+        ("pp=2:manual[reshard=false]", "has none"),
     ],
 )
 def test_misspelt_knobs(layout: str, said: str):

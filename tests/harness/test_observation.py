@@ -26,6 +26,9 @@ def finding(
         "attention_backend": "flash",
         "splits_backward": False,
         "parts": [part],
+        "recomputed_products": 7 * (sum(blocks.values()) > forwards * len(blocks)),
+        "offloaded_bytes": 0,
+        "compiled_graphs": 0,
         **fields,
     }
     return copy.deepcopy({**made, "coordinates": {"pp": pp, "dp": dp, "tp": tp}})
@@ -122,3 +125,32 @@ def test_the_learning_rate_is_the_one_that_the_batch_asks_for() -> None:
     scaled = {"optimizer": {"learning_rate": 1e-3, "scaling": "linear"}, "batch": {"global": 16}}
     assert "learning rate of 0.002" in told([finding()], **scaled)
     assert told([finding(learning_rates=[2e-3])], **scaled) is None
+
+
+def test_every_second_block_of_the_whole_model_is_meant() -> None:
+    # Two stages of two blocks: blocks 0 and 2 are the first ones of both.
+    stages = [finding(pp=pp, index=pp, blocks={f"block{2 * pp}": 2, f"block{2 * pp + 1}": 1}) for pp in (0, 1)]
+    assert told(stages, checkpointing="every-2") is None
+    assert "recomputed forwards of block2" in (told(stages, checkpointing="every-3") or "")
+
+
+def test_selective_checkpointing_repeats_no_product() -> None:
+    repeated = finding(blocks={"block0": 2})
+    assert told([{**repeated, "recomputed_products": 0}], checkpointing="selective") is None
+    assert told([repeated], checkpointing="selective") == (
+        "checkpointing selective was asked for, and 7 recomputed matrix products observed where none is meant"
+    )
+    assert "where some are meant" in (told([{**repeated, "recomputed_products": 0}], checkpointing="full") or "")
+
+
+def test_bytes_and_programs_are_meant_where_there_are_blocks() -> None:
+    nothing, empty = finding(), finding(pp=1, index=1, blocks={})
+    sent, compiled = finding(offloaded_bytes=8), finding(compiled_graphs=1)
+    assert told([sent, empty], offload="activations") is None
+    assert told([sent, nothing], offload="activations") == (
+        "offload activations was asked for, and 0 bytes of activations sent to the host observed on rank 1"
+    )
+    assert "8 bytes of activations" in (told([sent]) or "")
+    assert told([compiled, empty], compile="block") is None
+    assert told([compiled, empty], compile="model") == "compile model was asked for, and 0 programs observed on rank 1"
+    assert "1 programs" in (told([compiled]) or "")

@@ -28,7 +28,7 @@ def cell(layout: str, **fields: object) -> Cell:
 
 def part_of_layout(axis: str, name: str) -> str:
     """One axis of a layout with two parts; of a nested one the inner degree is two."""
-    nested = load(AXES[axis], name).Strategy.nested
+    nested = load(AXES[axis], name.partition("[")[0]).Strategy.nested
     return f"{axis}={'1x2' if nested else 2}:{name}"
 
 

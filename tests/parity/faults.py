@@ -9,6 +9,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import allreduce_hook
+from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -173,6 +174,43 @@ def units_in_backward(engine: Engine, world: World, cell: Cell) -> None:
         return run()
 
     replica.backward, replica.complete = backward, lambda: None
+
+
+def forget_sums_of_norms(engine: Engine, world: World, cell: Cell) -> None:
+    """Take the gradients of norms over a tensor rank's own tokens for those over all."""
+    sums = engine._replica._sums
+    sums._pending = {entry: None for entry in sums._pending if entry[1] != "tp"}
+    finish = sums.finish
+
+    def forgetful() -> None:
+        for entry in sums._parameters:
+            parameter, gradient = entry.parameter, entry.parameter.grad
+            if isinstance(gradient, DTensor) and gradient.placements[0].is_partial():
+                parameter.grad = DTensor.from_local(gradient.to_local(), gradient.device_mesh, parameter.placements)
+        finish()
+
+    sums.finish = forgetful
+
+
+def forget_compiling(engine: Engine, world: World, cell: Cell) -> None:
+    """Make torch.compile the identity."""
+    torch._dynamo.config.disable = True
+
+
+def forget_offload(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave what blocks keep where it is."""
+    for part in engine.parts:
+        for name in part.blocks:
+            block = part.module.get_submodule(name)
+            block.forward = block.forward.__wrapped__
+
+
+def recompute_products(engine: Engine, world: World, cell: Cell) -> None:
+    """Make selective checkpointing forget what it was to keep."""
+    for part in engine.parts:
+        for name in part.blocks:
+            forward = part.module.get_submodule(name).forward
+            forward.keywords.pop("context_fn")
 
 
 def forget_checkpointing(engine: Engine, world: World, cell: Cell) -> None:

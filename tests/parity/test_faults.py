@@ -73,6 +73,13 @@ def test_gradients_reduced_by_hooks_where_backward_is_split(run: Callable[..., R
     assert record.phase == "verify"
 
 
+@pytest.mark.parametrize("name", names("tensor_parallel"))
+def test_norms_that_see_their_own_tokens_alone(run: Callable[..., Record], name: str):
+    shared = cell(f"tp=2:{name}[sequence=true]", batch=BATCH, protocol=VERIFY_ONLY)
+    record = run(shared, "tests.parity.faults:forget_sums_of_norms")
+    assert record.status == "diverged" and "norm.weight" in record.reason, record.reason
+
+
 SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False}
 
 
@@ -80,6 +87,20 @@ def test_checkpointing_that_does_nothing(run: Callable[..., Record]):
     record = run(cell("single", checkpointing="full", batch=BATCH, protocol=SHORT), "tests.parity.faults:forget_checkpointing")
     assert record.status == "diverged" and record.verification.verdict == "passed"
     assert "checkpoint" in record.reason
+
+
+@pytest.mark.parametrize(
+    ("technique", "fault", "reason"),
+    [
+        ({"checkpointing": "selective"}, "recompute_products", "recomputed matrix products observed where none is meant"),
+        ({"offload": "activations"}, "forget_offload", "0 bytes of activations sent to the host observed on rank 0"),
+        ({"compile": "block"}, "forget_compiling", "0 programs observed on rank 0"),
+    ],
+)
+def test_techniques_that_do_nothing(run: Callable[..., Record], technique: dict[str, str], fault: str, reason: str):
+    record = run(cell("single", **technique, batch=BATCH, protocol=SHORT), f"tests.parity.faults:{fault}")
+    assert record.status == "diverged" and record.verification.verdict == "passed"
+    assert reason in record.reason
 
 
 def test_microbatches_that_are_one(run: Callable[..., Record]):

@@ -29,7 +29,7 @@ TOLERANCE = {
 def cells() -> Iterator[Cell]:
     """Legal cells; techniques take turns, so that each meets each kind of layout."""
     techniques = [("fp32", "none", 0.0), ("bf16", "full", 1.0), ("fp16", "none", 1.0), ("fp32", "full", 0.0)]
-    for model, microbatches in (("mlp-tiny", 2), ("resnet-tiny[synchronised=true]", 1)):
+    for model, microbatches in (("mlp-tiny", 4), ("resnet-tiny[synchronised=true]", 1)):
         for i, layout in enumerate([*ALONE, *HYBRIDS, WHOLE]):
             precision, checkpointing, clip = techniques[i % len(techniques)]
             batch = {"global": 16, "microbatches": microbatches}

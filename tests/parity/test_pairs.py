@@ -13,11 +13,13 @@ from benchmarks.registry import AXES, names
 from harness.record import Record
 from tests.parity.conftest import SITE, SLOW, cell, part_of_layout
 
+WITH_KNOBS = {"tp": ("hand[loss=true,sequence=true]", "dtensor[loss=true,sequence=true]")}
 FACTORS = {
-    **{axis: (None, *(n for n in names(folder) if n not in SLOW)) for axis, folder in AXES.items()},
+    **{axis: (None, *(n for n in names(folder) if n not in SLOW), *WITH_KNOBS.get(axis, ())) for axis, folder in AXES.items()},
     "model": ("llama-tiny", "gpt2-tiny"),
     "precision": ("fp32", "bf16", "fp16"),
-    "checkpointing": ("none", "full"),
+    "checkpointing": ("none", "selective", "every-2", "full"),
+    "offload": ("none", "activations"),
     "microbatches": (1, 2, 4),
     "clip": (0.0, 1.0, 1.0e4),
 }
@@ -33,6 +35,7 @@ def made(values: dict[str, object]) -> Cell:
         model=values["model"],
         precision=values["precision"],
         checkpointing=values["checkpointing"],
+        offload=values["offload"],
         clip=values["clip"],
         batch={"global": 16, "microbatches": values["microbatches"], "sequence": 32},
         protocol={"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False},
@@ -71,8 +74,9 @@ def pairs(choice: dict[str, object]) -> set[object]:
 
 def values_of(c: Cell) -> dict[str, object]:
     """The factors of a cell."""
-    axes = {axis: (found.implementation if (found := c.layout.get(axis)) else None) for axis in AXES}
-    return {**axes, "model": c.model, "precision": c.precision, "checkpointing": c.checkpointing} | {
+    axes = {axis: (str(found).partition(":")[2] if (found := c.layout.get(axis)) else None) for axis in AXES}
+    techniques = {"precision": c.precision, "checkpointing": c.checkpointing, "offload": c.offload}
+    return {**axes, "model": c.model, **techniques} | {
         "microbatches": c.batch.microbatches,
         "clip": c.clip,
     }
@@ -88,7 +92,7 @@ def test_every_pair_is_among_them():
         absent |= {((one, a), (other, b)) for a, b in itertools.product(ones, others)} - met
     # Worked out by hand: one process cannot drive all stages and be one of a tensor group, 1F1B on two stages takes two
     # microbatches or more, and DualPipeV on its four at least four.
-    pipelines = {(("pp", "devices"), ("tp", name)) for name in names("tensor_parallel")}
+    pipelines = {(("pp", "devices"), ("tp", name)) for name in FACTORS["tp"] if name}
     few = {(("pp", "1f1b"), ("microbatches", 1)), *((("pp", "dualpipev"), ("microbatches", n)) for n in (1, 2))}
     assert absent == pipelines | few
 

@@ -1,10 +1,17 @@
 """Checkpointing recomputes blocks and changes no value."""
 
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
 import torch
 
 from benchmarks import initialize, models
+from benchmarks.cell import recomputes
 from benchmarks.contract import Part
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from tests.benchmarks.test_ranks import ranks
 
 
 def part() -> Part:
@@ -28,10 +35,38 @@ def gradients(policy: str) -> tuple[dict[str, torch.Tensor], int]:
     return {name: p.grad for name, p in made.module.named_parameters()}, len(forwards)
 
 
-def test_gradients_are_equal_and_every_block_runs_twice():
+@pytest.mark.parametrize(("policy", "calls"), [("selective", 4), ("every-2", 3), ("full", 4)])
+def test_gradients_are_equal_and_chosen_blocks_run_twice(policy: str, calls: int):
     plain, once = gradients("none")
-    recomputed, twice = gradients("full")
-    assert (once, twice) == (2, 4)
+    recomputed, twice = gradients(policy)
+    assert (once, twice) == (2, calls)
     assert plain.keys() == recomputed.keys()
     for name in plain:
         assert torch.equal(plain[name], recomputed[name])
+
+
+@pytest.mark.parametrize(
+    ("policy", "blocks"),
+    [("none", []), ("selective", range(9)), ("full", range(9)), ("every-2", [0, 2, 4, 6, 8]), ("every-3", [0, 3, 6])],
+)
+def test_which_blocks_are_run_again(policy: str, blocks: Sequence[int]):
+    assert [block for block in range(9) if recomputes(policy, block)] == list(blocks)
+
+
+def activation_bytes(policy: str, launcher: Any, folder: Path) -> float:
+    model = "llama-tiny[hidden=128,mlp=384,blocks=8]"
+    batch = {"global": 8, "microbatches": 1, "sequence": 256}
+    (answer,) = ranks(launcher, "activations", "single", folder, model=model, checkpointing=policy, batch=batch)
+    return answer["bytes"]
+
+
+def test_bytes_are_those_of_the_formula(launcher: Any, tmp_path: Path):
+    positions, hidden, mlp, vocabulary, blocks = 8 * 256, 128, 384, 256, 8
+    inside = positions * (9 * hidden + 4 * mlp) * 4
+    head = positions * (3 * hidden + 2 * vocabulary) * 4
+    none = blocks * (positions * hidden * 4 + inside) + head
+    full = (blocks + 1) * positions * hidden * 4 + inside
+    assert activation_bytes("none", launcher, tmp_path / "none") == pytest.approx(none, rel=0.1)
+    assert activation_bytes("full", launcher, tmp_path / "full") == pytest.approx(full, rel=0.1)
+    assert full < activation_bytes("selective", launcher, tmp_path / "selective") < 0.7 * none
+    assert activation_bytes("every-2", launcher, tmp_path / "every-2") == pytest.approx((none + full) / 2, rel=0.1)
