@@ -50,6 +50,7 @@ class Strategy(OneForwardOneBackward):
         with torch.autocast(world.device.type, dtype=precision.compute, enabled=precision.mixed, cache_enabled=False):
             pipe = _trace(model, stages, example, world.device)
         module = pipe.get_stage_module(index)
+        _accept_other_dtypes(module)
         _to_meta(module)
         module.pipe_info = pipe.info()
         part = Part(
@@ -92,6 +93,18 @@ def _trace(model: Model, stages: Sequence[Sequence[str]], example: torch.Tensor,
             _set(whole, name, torch.empty(parameter.shape, dtype=parameter.dtype, device=device))
         given = torch.empty(example.shape, dtype=example.dtype, device=device)
     return pipeline(whole, (given,), split_spec={units[0]: SplitPoint.BEGINNING for units in stages[1:]})
+
+
+def _accept_other_dtypes(module: nn.Module) -> None:
+    """Cast parameters to the dtype of the trace where they are read: a data strategy may gather them in the compute dtype, and
+    where the trace saw nothing to cast the graph casts nothing."""
+    for layer in (layer for layer in module.modules() if hasattr(layer, "graph")):
+        parameters = dict(layer.named_parameters(remove_duplicate=False))
+        for node in list(layer.graph.nodes):
+            if node.op == "get_attr" and node.target in parameters:
+                with layer.graph.inserting_after(node):
+                    cast = layer.graph.call_method("to", (node, parameters[node.target].dtype))
+                node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
 
 
 def _to_meta(module: nn.Module) -> None:
