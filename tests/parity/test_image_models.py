@@ -12,11 +12,11 @@ from benchmarks.cell import Cell
 from benchmarks.compose import illegal
 from benchmarks.registry import AXES
 from harness.record import Record
-from tests.parity.conftest import SITE, cell, each
+from tests.parity.conftest import SITE, cell, each, part_of_layout, quick
 
 SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False}
 VERIFY_ONLY = {"measure_steps": 0}
-ALONE = ["single", *(p.values[0] for axis in AXES for p in each(axis) if not p.marks)]
+ALONE = ["single", *(part_of_layout(axis, name) for axis in AXES for name in quick(axis))]
 HYBRIDS = ["pp=2:gpipe,dp=2:fsdp", "pp=2:manual,dp=2:ddp", "pp=2:devices,dp=2:zero1", "tp=2:hand,dp=2:fsdp"]
 WHOLE = "pp=2:1f1b,tp=2:dtensor,dp=2:ddp"
 TOLERANCE = {
