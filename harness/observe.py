@@ -26,6 +26,7 @@ from benchmarks.contract import Chain, Engine, Part
 from benchmarks.world import World
 
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+NAMES |= {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
 MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_mm"}
 FUSED_ATTENTION = {
     "_scaled_dot_product_flash_attention": "flash",
@@ -180,7 +181,9 @@ class _Calls(TorchDispatchMode):
 
     def _compute(self, name: str, args: Any) -> None:
         if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION:
-            self.compute |= {_name(t.dtype) for t in tree_leaves(args) if isinstance(t, Tensor)}
+            # Behind the two factors of a scaled product stand their scales, which are fp32.
+            factors = args[:2] if name == "_scaled_mm" else args
+            self.compute |= {_name(t.dtype) for t in tree_leaves(factors) if isinstance(t, Tensor)}
         if name in FUSED_ATTENTION:
             self.attention = FUSED_ATTENTION[name]
         elif name in ("_softmax", "_safe_softmax") and self.attention is None:
