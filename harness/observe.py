@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -123,7 +123,7 @@ class Observer:
             self._forwards[part.index] += 1
 
         self._keep(part.module.register_forward_pre_hook(forward))
-        self._dtypes["parameters"] |= {_name(p.dtype) for p in part.module.parameters()}
+        self._dtypes["parameters"] |= {_name(p.dtype) for p in _trained(part.module)}
         for block in part.blocks:
             # A block's own hooks do not run again when checkpointing repeats its forward; its leaves' do.
             for name, leaf in part.module.get_submodule(block).named_modules():
@@ -235,6 +235,14 @@ def process_group(args: Any) -> dist.ProcessGroup | None:
 def _optimized(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _trained(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of a module, those too that are no registered ones between two forwards, as where a data strategy that
+    knows no DTensor works on the plain tensors inside."""
+    yield from module.parameters()
+    for inner in module.modules():
+        yield from (value for value in vars(inner).values() if isinstance(value, Tensor) and value.requires_grad)
 
 
 def _units(part: Part) -> list[str]:
