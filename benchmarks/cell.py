@@ -13,7 +13,8 @@ from pydantic import BaseModel, ConfigDict, Field
 
 from benchmarks.layout import Layout
 
-PRECISIONS = ("fp32", "bf16", "fp16")
+Precision = Literal["fp32", "bf16", "fp16", "fp8"]
+PRECISIONS: tuple[Precision, ...] = get_args(Precision)
 Checkpointing = Literal["none", "selective", "every-4", "every-3", "every-2", "full"]
 """Which activations are made again in backward: none, all but those of matrix products and attention, or all of every k-th
 block."""
@@ -93,7 +94,7 @@ class Cell(_Data):
     processes: int = Field(default=1, ge=1)
     """Processes the launcher starts; less than `devices` where one process drives several."""
     devices: int = Field(default=1, ge=1)
-    precision: Literal["fp32", "bf16", "fp16"] = "fp32"
+    precision: Precision = "fp32"
     checkpointing: Checkpointing = "none"
     offload: Offload = "none"
     compile: Compile = "none"

@@ -44,6 +44,7 @@ from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques import limits
 from benchmarks.techniques.checkpointing import apply_checkpointing
 from benchmarks.techniques.compilation import apply_compile
+from benchmarks.techniques.float8 import apply_float8, float8_problem
 from benchmarks.techniques.host_optimizer import HostRecipe
 from benchmarks.techniques.offload import apply_offload
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
@@ -90,6 +91,8 @@ def compose(
         assembly = dataclasses.replace(assembly, parts=parts)
     assembly = dataclasses.replace(assembly, loss=_multiplied(assembly.loss, loss_factor))
     for part in assembly.parts:
+        if cell.precision == "fp8":
+            apply_float8(part)
         apply_checkpointing(part, cell.checkpointing)
         apply_offload(part, cell.offload)
         apply_compile(part, cell.compile)
@@ -172,7 +175,7 @@ def illegal(cell: Cell, site: Site) -> str | None:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
     problem = _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
-    return problem or limits.problem(cell, _traits(found, cell, model, leave_out=""))
+    return problem or float8_problem(cell, site) or limits.problem(cell, _traits(found, cell, model, leave_out=""))
 
 
 def _sizes_problem(cell: Cell, site: Site, model: Model, found: dict[str, Strategy]) -> str | None:

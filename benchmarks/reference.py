@@ -29,7 +29,8 @@ OPTIMIZER_STEPS = 8
 """How many steps with the cell's own optimizer are compared: enough for its moments to matter."""
 CHUNK_TOKENS = 16384
 """A step's gradient is added up over pieces of at most so many tokens (or one row)."""
-COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+COMPUTE = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16, "fp8": torch.bfloat16}
+"""Products in fp8 are held against those in bf16, with tolerances of their own: rounding to 8 bits is what they change."""
 
 
 @dataclass(frozen=True, kw_only=True)

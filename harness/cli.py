@@ -20,7 +20,7 @@ CELL_OPTIONS = {
     "model": ("NAME", "a model and its size, such as llama-tiny; options in brackets: 'llama-8b[blocks=4]'"),
     "layout": ("LAYOUT", "how it is spread: 'single' or axis=degree:implementation, comma separated, such as 'tp=2,dp=2'"),
     "world": ("N", "number of devices, where a degree of the layout is '*'"),
-    "precision": ("NAME", "fp32, bf16 or fp16"),
+    "precision": ("NAME", "fp32, bf16, fp16 or fp8"),
     "checkpointing": ("NAME", "none, selective, every-4, every-3, every-2 or full"),
     "offload": ("NAME", "none or activations"),
     "compile": ("NAME", "none, block or model"),

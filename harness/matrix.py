@@ -31,7 +31,7 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
 
 from benchmarks import models, registry
-from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Checkpointing, Compile, Offload, Optimizer, Protocol
+from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Checkpointing, Compile, Offload, Optimizer, Precision, Protocol
 from benchmarks.data import check_source
 from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
@@ -81,7 +81,7 @@ class Group(_Data):
     layout: Several[Layout] = (Layout(),)
     world: Annotated[tuple[int | str, ...], BeforeValidator(_worlds), Field(min_length=1)] = ("devices",)
     """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
-    precision: Several[Literal["fp32", "bf16", "fp16"]] = ("fp32",)
+    precision: Several[Precision] = ("fp32",)
     checkpointing: Several[Checkpointing] = ("none",)
     offload: Several[Offload] = ("none",)
     compile: Several[Compile] = ("none",)

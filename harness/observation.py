@@ -16,6 +16,7 @@ PRECISION_DTYPES = {
     "fp32": {"parameters": "fp32", "compute": "fp32", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
     "bf16": {"parameters": "fp32", "compute": "bf16", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
     "fp16": {"parameters": "fp32", "compute": "fp16", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
+    "fp8": {"parameters": "fp32", "compute": "bf16+fp8", "gradients": "fp32", "reduction": "fp32", "optimizer_state": "fp32"},
 }
 """What a precision's name means, in every framework."""
 OFFLOADED = {"optimizer": ("optimizer_state",), "parameters": ("parameters", "gradients", "optimizer_state")}

@@ -15,7 +15,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch import Tensor
+from torch import Tensor, nn
 from torch.distributed._functional_collectives import AsyncCollectiveTensor
 from torch.distributed.tensor import DTensor
 from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
@@ -26,6 +26,7 @@ from benchmarks.contract import SPLITS_BACKWARD, Chain, Engine, Part
 from benchmarks.world import World
 
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
+NAMES |= {torch.float8_e4m3fn: "fp8", torch.float8_e5m2: "fp8"}
 MATRIX_PRODUCTS = {"mm", "addmm", "bmm", "baddbmm", "linear", "convolution", "_scaled_mm"}
 FUSED_ATTENTION = {
     "_scaled_dot_product_flash_attention": "flash",
@@ -129,7 +130,7 @@ class Observer:
             self._forwards[part.index] += 1
 
         self._keep(part.module.register_forward_pre_hook(forward))
-        for parameter in part.module.parameters():
+        for parameter in _trained(part.module):
             self._note("parameters", parameter)
         for block in part.blocks:
             # A block's own hooks do not run again when checkpointing repeats its forward; its leaves' do.
@@ -193,7 +194,9 @@ class _Calls(TorchDispatchMode):
 
     def _compute(self, name: str, args: Any) -> None:
         if name in MATRIX_PRODUCTS or name in FUSED_ATTENTION:
-            self.compute |= {_name(t.dtype) for t in tree_leaves(args) if isinstance(t, Tensor)}
+            # Behind the two factors of a scaled product stand their scales, which are fp32.
+            factors = args[:2] if name == "_scaled_mm" else args
+            self.compute |= {_name(t.dtype) for t in tree_leaves(factors) if isinstance(t, Tensor)}
         if name in FUSED_ATTENTION:
             self.attention = FUSED_ATTENTION[name]
         elif name in ("_softmax", "_safe_softmax") and self.attention is None:
@@ -245,6 +248,14 @@ def process_group(args: Any) -> dist.ProcessGroup | None:
 def _optimized(optimizer: torch.optim.Optimizer) -> Iterator[Tensor]:
     for group in optimizer.param_groups:
         yield from group["params"]
+
+
+def _trained(module: nn.Module) -> Iterator[Tensor]:
+    """The parameters of a module, those too that are no registered ones between two forwards, as where a data strategy that
+    knows no DTensor works on the plain tensors inside."""
+    yield from module.parameters()
+    for inner in module.modules():
+        yield from (value for value in vars(inner).values() if isinstance(value, Tensor) and value.requires_grad)
 
 
 def _units(part: Part) -> list[str]:

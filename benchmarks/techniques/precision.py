@@ -5,6 +5,7 @@
 | fp32 | fp32 | fp32 (TF32 off) | fp32 | fp32 |
 | bf16 | fp32 | bf16 | fp32 | fp32 |
 | fp16 | fp32 | fp16 | fp32 | fp32, with loss scaling |
+| fp8 | fp32 | bf16, products of blocks in fp8 (`techniques.float8`) | fp32 | fp32 |
 
 Mixed precision is autocast *inside each part's forward*. Around a whole step with accumulation it would keep 16-bit
 copies of weights alive from one microbatch to the next, and fully sharded gradients come out wrong by percents.
@@ -43,6 +44,7 @@ PRECISIONS = {
     "fp32": Precision(name="fp32"),
     "bf16": Precision(name="bf16", compute=torch.bfloat16),
     "fp16": Precision(name="fp16", compute=torch.float16, loss_scale=2.0**16),
+    "fp8": Precision(name="fp8", compute=torch.bfloat16),
 }
 
 

@@ -16,6 +16,7 @@ def test_what_names_mean():
         "fp32": (full, full, full, full),
         "bf16": (full, torch.bfloat16, full, full),
         "fp16": (full, torch.float16, full, full),
+        "fp8": (full, torch.bfloat16, full, full),
     }
 
 
