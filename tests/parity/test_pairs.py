@@ -43,15 +43,20 @@ def made(values: dict[str, object]) -> Cell:
 
 
 def legal() -> Iterator[dict[str, object]]:
-    """Every choice of values that makes a legal cell. What is asked of strategies depends on layout and microbatches alone,
-    so one cell speaks for all techniques; the chosen ones are asked again when they run."""
-    layouts = {name: FACTORS[name] for name in (*AXES, "microbatches")}
-    techniques = {name: values for name, values in FACTORS.items() if name not in layouts}
-    for one in itertools.product(*layouts.values()):
-        found = dict(zip(layouts, one, strict=True))
-        if illegal(made(found | {name: values[0] for name, values in techniques.items()}), SITE) is None:
-            for others in itertools.product(*techniques.values()):
-                yield found | dict(zip(techniques, others, strict=True))
+    """Every choice of values that makes a legal cell. Precision and clip are no strategy's concern here, so that one cell
+    speaks for all of them; the chosen ones are asked again when they run."""
+    free = {name: FACTORS[name] for name in ("precision", "clip")}
+    asked = {name: values for name, values in FACTORS.items() if name not in free}
+    refused: dict[object, bool] = {}  # layouts by themselves, so that most techniques need not be asked for
+    for one in itertools.product(*asked.values()):
+        found = dict(zip(asked, one, strict=True))
+        plain = {"model": "llama-tiny", "checkpointing": "none", "offload": "none"} | {name: v[0] for name, v in free.items()}
+        key = tuple(found[name] for name in (*AXES, "microbatches"))
+        if key not in refused:
+            refused[key] = illegal(made(found | plain), SITE) is not None
+        if not refused[key] and illegal(made(found | {name: v[0] for name, v in free.items()}), SITE) is None:
+            for others in itertools.product(*free.values()):
+                yield found | dict(zip(free, others, strict=True))
 
 
 def chosen() -> list[Cell]:
@@ -95,12 +100,15 @@ def test_every_pair_is_among_them():
         absent |= {((one, a), (other, b)) for a, b in itertools.product(ones, others)} - met
     # Worked out by hand. One process cannot drive all stages and be one of a tensor group; 1F1B on two stages takes two
     # microbatches or more, and DualPipeV on its four at least four; FSDP1 takes no DTensors, no backward in parts, and one
-    # microbatch where several would be in flight.
+    # microbatch where several would be in flight. Selective checkpointing hands out what it kept once, and a backward in parts
+    # asks twice.
     devices = {(("pp", "devices"), ("tp", name)) for name in FACTORS["tp"] if name}
     few = {(("pp", "1f1b"), ("microbatches", 1)), *((("pp", "dualpipev"), ("microbatches", n)) for n in (1, 2))}
     older = {(("pp", name), ("dp", "fsdp1")) for name in ("1f1b", "csv", "dualpipev", "interleaved-zero-bubble", "zbv")}
     older |= {(("tp", name), ("dp", "fsdp1")) for name in FACTORS["tp"] if name and name.startswith("dtensor")}
-    assert absent == devices | few | older
+    in_parts = ("csv", "dualpipev", "interleaved-zero-bubble", "zbv")
+    twice = {(("pp", name), ("checkpointing", "selective")) for name in in_parts}
+    assert absent == devices | few | older | twice
 
 
 @pytest.mark.parametrize(
