@@ -41,7 +41,7 @@ def _judge(cell: Cell, site: Site) -> dict[str, Any]:
         answer["flops"] = model.training_flops(cell.batch.global_size, cell.batch.sequence)
         answer["parameters"] = model.parameter_count()
         given = cell.protocol.reference_bytes
-        verified = verification_model(cell, site.memory_bytes if given is None else given)
+        verified = verification_model(cell, site.usable_bytes if given is None else given)
         answer["verified_parameters"] = models.load(verified).parameter_count()
         answer["memory_bytes"] = footprint.footprint(cell).total
     return answer

@@ -32,8 +32,9 @@ class Planned:
 
     def fits(self, site: Site) -> bool:
         """Whether the estimate is within the site's memory, as far as both are known. What is not expected to fit runs, too."""
-        devices = self.cell.devices if site.kind == "cpu" else 1  # "devices" of a CPU share the machine's memory
-        return not site.memory_bytes or self.memory_bytes is None or devices * self.memory_bytes <= site.memory_bytes
+        # "Devices" of a CPU share the machine's memory, where they are not given a part each.
+        devices = self.cell.devices if site.kind == "cpu" and not site.device_memory_bytes else 1
+        return not site.usable_bytes or self.memory_bytes is None or devices * self.memory_bytes <= site.usable_bytes
 
 
 def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
