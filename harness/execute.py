@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import math
 import time
@@ -62,8 +63,11 @@ def run_cell(
         harness.launch.children.Stopped: the launcher was told to stop.
     """
 
+    with contextlib.suppress(OSError):  # where the run folder is gone, logs have no file
+        (run_folder / store.LOGS).mkdir(exist_ok=True)
+
     def attempt(one: Cell) -> _Attempt:
-        logs = store.inside(run_folder, "logs", one.id)
+        logs = store.inside(run_folder, store.LOGS, one.id)
         return _Attempt(one, launcher, logs, site, references, list(instruments), place, on_phase)
 
     if cell.protocol.search:

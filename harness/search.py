@@ -57,9 +57,7 @@ def sized(cell: Cell, rows: int) -> Cell:
     """The cell with so many rows in each microbatch of each data rank, as one that was asked for by itself."""
     global_size = rows * cell.batch.microbatches * cell.layout.degree("dp")
     protocol = cell.protocol.model_copy(update={"search": False})
-    return cell.model_copy(
-        update={"batch": cell.batch.model_copy(update={"global_size": global_size}), "protocol": protocol}
-    )
+    return cell.model_copy(update={"batch": cell.batch.model_copy(update={"global_size": global_size}), "protocol": protocol})
 
 
 def short(cell: Cell) -> Cell:

@@ -81,10 +81,11 @@ def check_new(folder: Path) -> None:
     """
     try:
         if (folder / RUN).exists():
-            raise UsageError(
-                f"output folder '{folder}' holds another run: give --out a new or empty folder, "
-                f"or go on with that run by --resume '{folder}'"
-            )
+            with locked(folder):
+                raise UsageError(
+                    f"output folder '{folder}' holds another run: give --out a new or empty folder, "
+                    f"or go on with that run by --resume '{folder}'"
+                )
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"output folder '{folder}' is a file: give --out a new or empty folder")
         if folder.exists() and any(folder.iterdir()):
@@ -246,6 +247,16 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def mend(folder: Path) -> None:
+    """Set a torn last line aside, which a writer that was killed has left."""
+    with contextlib.suppress(OSError):  # reading leaves it out, too, and the next record is told to make room
+        descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _set_torn_line_aside(descriptor, folder)
+        finally:
+            os.close(descriptor)
 
 
 def _append_text(path: Path, text: str) -> None:

@@ -41,8 +41,9 @@ class Leftovers:
 
     def _gpu_memory(self) -> list[str]:
         until = time.monotonic() + GPU_PATIENCE_SECONDS
-        while (more := [now - was for now, was in zip(_gpu_bytes(), self._gpu_bytes, strict=False)]) and time.monotonic() < until:
-            if max(more) <= GPU_SLACK_BYTES:
+        while True:
+            more = [now - was for now, was in zip(_gpu_bytes(), self._gpu_bytes, strict=False)]
+            if max(more, default=0) <= GPU_SLACK_BYTES or time.monotonic() > until:
                 break
             time.sleep(0.2)
         return [f"{size / 2**20:.0f} MiB in use on GPU {n}" for n, size in enumerate(more) if size > GPU_SLACK_BYTES]

@@ -31,7 +31,7 @@ from harness.launch.entry import Place
 from harness.launch.leftovers import Leftovers
 from harness.launch.logs import Log
 from harness.launch.outcome import Failure, Outcome, first_failure, timed_out
-from harness.launch.processes import adopt_orphans, below, kill_orphans, in_other_sessions, out_of_memory_kills
+from harness.launch.processes import adopt_orphans, below, in_other_sessions, kill_orphans, out_of_memory_kills
 from harness.launch.workplace import workplace
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -131,9 +131,7 @@ class Launcher:
         logs = [log_folder / f"rank{rank}.log" for rank in range(processes)]
         bounds = {"limits": limits, "within": within}
         with tempfile.TemporaryDirectory(prefix="launch-", dir=workplace()) as folder:
-            return self._run(
-                function, payload, Path(folder), logs, ranked=True, place=place, on_phase=on_phase, **bounds
-            )
+            return self._run(function, payload, Path(folder), logs, ranked=True, place=place, on_phase=on_phase, **bounds)
 
     def _run(
         self,
@@ -167,9 +165,7 @@ class Launcher:
                     size=len(logs),
                 )
                 children.append(self._start(order, Log(log)))
-            overdue = wait(
-                children, limits, deadline=deadline, within=within or 0.0, stop=self._stop_reader, on_phase=on_phase
-            )
+            overdue = wait(children, limits, deadline=deadline, within=within or 0.0, stop=self._stop_reader, on_phase=on_phase)
         finally:
             end(children)
             remarks = _clean_up(children, before)
