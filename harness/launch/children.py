@@ -113,7 +113,7 @@ class Child:
 
     def ending(self) -> Ending:
         """How it ended."""
-        error = self._left().get("error")
+        error = None if self.killed else self._left().get("error")
         at = error["at"] if error else self.history[-1][1] if self.killed else self._ended_at or time.monotonic()
         return Ending(
             rank=self.order.rank or 0,

@@ -125,15 +125,24 @@ def run(order: Order, reports: Connection, log: Connection) -> None:
 
 
 def describe(error: BaseException) -> dict[str, Any]:
-    """An exception as data."""
-    kind = type(error)
+    """An exception as data, with what it was raised from, innermost last."""
+    causes = []
+    cause = error
+    while (cause := cause.__cause__) is not None and len(causes) < 10:
+        causes.append({"type": _kind(cause), "message": str(cause)[:4000]})
     return {
-        "type": kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}",
+        "type": _kind(error),
         "message": str(error)[:4000],
+        "causes": causes,
         "traceback": "".join(traceback.format_exception(error))[-8000:],
         "usage": isinstance(error, UsageError),
         "at": time.monotonic(),
     }
+
+
+def _kind(error: BaseException) -> str:
+    kind = type(error)
+    return kind.__name__ if kind.__module__ == "builtins" else f"{kind.__module__}.{kind.__name__}"
 
 
 def _redirect(log: Connection) -> None:

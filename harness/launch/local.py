@@ -170,7 +170,7 @@ class Launcher:
             end(children)
             remarks = _clean_up(children, before)
         common = {"durations": durations(children), "remarks": remarks}
-        late = [c.ending() for c in children if not c.answered]
+        late = [c.ending() for c in children if c.killed]
         if overdue is not None and late:
             return Outcome(failure=timed_out(late, limit=overdue.seconds, of=overdue.of), **common)
         failed = [c.ending() for c in children if c.answer is None and not c.killed]

@@ -80,22 +80,30 @@ class Ending:
     @property
     def echo(self) -> bool:
         """Whether it only noticed that another rank was gone."""
-        return bool(_ECHO.search(self._last_words))
+        return any(_ECHO.search(text) for _, text in self._last_words)
 
     @property
     def out_of_memory(self) -> bool:
         """Whether it asked for memory that is not there."""
-        kind = self.error["type"].rpartition(".")[2] if self.error else ""
-        return kind in ("OutOfMemoryError", "MemoryError") or bool(_NO_MEMORY.search(self._last_words))
+        return any(
+            kind.rpartition(".")[2] in ("OutOfMemoryError", "MemoryError") or _NO_MEMORY.search(text)
+            for kind, text in self._last_words
+        )
 
     @property
-    def _last_words(self) -> str:
-        """The message of its exception, or what the runtime of C++ printed as it aborted."""
+    def root(self) -> dict[str, Any]:
+        """The exception at the bottom: pipelines raise one of their own from it."""
+        error = self.error or {}
+        return (error.get("causes") or [error])[-1]
+
+    @property
+    def _last_words(self) -> list[tuple[str, str]]:
+        """Types and messages of its exceptions, or what the runtime of C++ printed as it aborted."""
         if self.error is not None:
-            return self.error["message"]
+            return [(e["type"], e["message"]) for e in (self.error, *self.error.get("causes", ()))]
         if self.exit_code == -signal.SIGABRT:
-            return self.log_tail[self.log_tail.rfind("terminate called") :]
-        return ""
+            return [("", self.log_tail[self.log_tail.rfind("terminate called") :])]
+        return []
 
 
 def first_failure(endings: Sequence[Ending], *, kernel_out_of_memory: bool) -> Failure:
@@ -119,13 +127,12 @@ def first_failure(endings: Sequence[Ending], *, kernel_out_of_memory: bool) -> F
     where = f"rank {cause.rank} in {cause.phase}"
     code = cause.exit_code
     killed = code == -signal.SIGKILL or code == LOST and not error
+    line = cause.root.get("message", "").strip().split("\n")[0]
     if cause.out_of_memory:
-        line = error["message"].strip().split("\n")[0] if error else ""
-        said = line or error.get("type") or "it was ended by SIGABRT"
+        said = line or cause.root.get("type") or "it was ended by SIGABRT"
         return Failure(status="oom", reason=f"{where} ran out of memory: {said}", **common)
     if error:
-        line = error["message"].strip().split("\n")[0]
-        return Failure(status="crashed", reason=f"{where} raised {error['type']}: {line}", **common)
+        return Failure(status="crashed", reason=f"{where} raised {cause.root['type']}: {line}", **common)
     if killed and kernel_out_of_memory:
         return Failure(status="oom", reason=f"{where} was killed by the kernel for want of memory", **common)
     if code == LOST:

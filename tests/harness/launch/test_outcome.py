@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from harness.launch.outcome import Ending, first_failure, timed_out
@@ -15,6 +16,15 @@ def ending(rank: int, at: float, message: str | None = None, **fields: Any) -> E
 def test_an_echo_is_not_the_cause_though_it_came_first() -> None:
     echo = ending(0, 1.0, "[../gloo/transport/tcp/pair.cc:534] Connection closed by peer [127.0.0.1]:4012")
     assert first_failure([echo, ending(1, 2.0, "bad shape")], kernel_out_of_memory=False).rank == 1
+
+
+def test_what_an_exception_was_raised_from_is_what_counts() -> None:
+    wrapped = {"type": "RuntimeError", "message": "Failed to run stage backward"}
+    memory = {**wrapped, "causes": [{"type": "RuntimeError", "message": "DefaultCPUAllocator: can't allocate memory: x"}]}
+    failure = first_failure([replace(ending(0, 1.0), error=memory)], kernel_out_of_memory=False)
+    assert failure.reason == "rank 0 in measure ran out of memory: DefaultCPUAllocator: can't allocate memory: x"
+    echo = {**wrapped, "causes": [{"type": "RuntimeError", "message": "Connection closed by peer"}]}
+    assert replace(ending(0, 1.0), error=echo).echo
 
 
 def test_of_several_causes_the_earliest_counts() -> None:
