@@ -235,12 +235,8 @@ def _detect(launcher: Launcher) -> tuple[Site, dict[str, Any]]:
 def _judged(
     suite: matrix.Suite, overrides: dict[str, Any], arguments: argparse.Namespace, site: Site, launcher: Launcher
 ) -> list[Planned]:
-    from harness.launch.local import ChildError
     from harness.plan import judge
 
     most = None if arguments.yes else matrix.MOST_CELLS
     cells = matrix.expand(suite, site, overrides=overrides, filter_text=arguments.filter, most=most)
-    try:
-        return judge(cells, site, lambda function, payload: launcher.call(function, payload, limit=JUDGE_SECONDS))
-    except ChildError as error:
-        raise UsageError(f"the cells cannot be judged: {error}; see what to do with 'hpbench doctor'") from None
+    return judge(cells, site, lambda function, payload: launcher.call(function, payload, limit=JUDGE_SECONDS))

@@ -59,7 +59,7 @@ def small_cell(layout: str, *, processes: int, **protocol: float) -> Cell:
         "layout": layout,
         "processes": processes,
         "devices": Layout.parse(layout).devices,
-        "batch": {"global": 4, "microbatches": 2, "sequence": 16},
+        "batch": {"global": 8, "microbatches": 2, "sequence": 16},
         "protocol": {"measure_steps": 0, **LIMITS, **protocol},
     }
     return Cell.model_validate(given)

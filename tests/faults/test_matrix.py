@@ -105,7 +105,7 @@ def test_a_rank_that_fails(go: Go, before: dict[str, set[str]], tmp_path: Path, 
 def test_a_rank_that_hangs(go: Go, before: dict[str, set[str]], fault: str, layout: str) -> None:
     phase, said = HANGS[fault]
     last = MODELS[layout] - 1
-    record = go(small_cell(layout, processes=MODELS[layout], **{f"{phase}_limit": 4}), fault)
+    record = go(small_cell(layout, processes=MODELS[layout], **{f"{phase}_limit": 3}), fault)
     assert (record.status, record.phase) == ("timeout", phase), record.reason
     # Of two ranks that wait in collectives, either may have gone astray.
     assert record.failed_rank == (None if fault == "hangs_in_collective" and record.failed_rank is None else last)
