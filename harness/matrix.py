@@ -149,11 +149,7 @@ def load(name: str) -> Suite:
     try:
         if path.stat().st_size > MOST_BYTES:
             raise UsageError(f"{path} is larger than a suite may be, {MOST_BYTES} bytes: make several of it")
-        file = _File.model_validate(yaml.load(path.read_text(), _Loader))
-    except RecursionError:
-        raise UsageError(f"cannot read {path}: it is nested too deeply; write it as the suites in {SUITES} are") from None
-    except yaml.YAMLError as error:
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}; write valid YAML") from None
+        file = _File.model_validate(_read(path))
     except (OSError, UnicodeDecodeError) as error:
         raise UsageError(f"cannot read {path}: {error}; give a YAML file") from None
     except ValidationError as error:
@@ -345,6 +341,17 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = _merged(result[key], value) if both else value
     return result
+
+
+def _read(path: Path) -> Any:
+    """What a YAML file holds."""
+    text = path.read_text()
+    try:
+        return yaml.load(text, _Loader)
+    except RecursionError:
+        raise UsageError(f"cannot read {path}: it is nested too deeply; write it as the suites in {SUITES} are") from None
+    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a date of month 99 through as a ValueError
+        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}; write valid YAML") from None
 
 
 class _Loader(yaml.SafeLoader):
