@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from harness.launch.stacks import odd_one_out, whereabouts
+from harness.launch.stacks import Whereabouts, odd_one_out, whereabouts
 
 _NO_MEMORY = re.compile(
     r"DefaultCPUAllocator: (can't allocate|not enough) memory|CUDA out of memory|CUDA error: out of memory"
@@ -165,9 +165,8 @@ def timed_out(endings: Sequence[Ending], *, limit: float, of: str) -> Failure:
     what = f"the cell in its {limit:g} s, and were in {first.phase}" if of == "cell" else f"{first.phase} in {limit:g} s"
     places: dict[str, list[str]] = {}
     for e in endings:
-        where = found[e.rank]
-        text = "is nowhere, as it wrote no stack" if where is None else ("waits in " if where.waits else "is in ") + where.text
-        places.setdefault(text + (", stopped by a signal" if e.stopped else ""), []).append(str(e.rank))
+        text = f"in {_place(found[e.rank])}" + (", stopped by a signal" if e.stopped else "")
+        places.setdefault(text, []).append(str(e.rank))
     told = "; ".join(f"rank{'s' if ranks[1:] else ''} {', '.join(ranks)} {text}" for text, ranks in places.items())
     order = sorted(endings, key=lambda e: (e.rank != culprit, e.rank))
     return Failure(
@@ -177,6 +176,12 @@ def timed_out(endings: Sequence[Ending], *, limit: float, of: str) -> Failure:
         phase=first.phase,
         log_tail="\n".join(f"rank {e.rank}:\n{_shortened(e.log_tail)}{_shortened(e.stacks)}" for e in order),
     )
+
+
+def _place(where: Whereabouts | None) -> str:
+    if where is None:
+        return "an unknown place, as no stack was written"
+    return f"a wait for {where.text}" if where.waits else where.text
 
 
 def _shortened(text: str, most: int = 4000) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import linecache
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -12,6 +13,8 @@ _THREAD = re.compile(r"^(?:Current thread|Thread) .*\(most recent call first\):$
 _OURS = re.compile(r"(^|/)(benchmarks|harness|tests)/")
 _ENTRY = "harness/launch/entry.py"
 _COLLECTIVES = ("torch/distributed/distributed_c10d.py", "torch/distributed/_functional_collectives.py")
+_WAIT = re.compile(r"\.wait\(")
+"""On the innermost line: it waits for a transfer that was begun before, which is no Python either."""
 _BACKWARD = "_engine_run_backward"
 """Where autograd's engine, which is no Python, may be waiting for gradients that it reduces."""
 
@@ -40,6 +43,8 @@ def whereabouts(stacks: str) -> Whereabouts | None:
             return Whereabouts(text=f"{public} ({_place(frames)})", waits=public)
     if main[0]["function"] == _BACKWARD:
         return Whereabouts(text=f"backward ({_place(main)})", waits="backward")
+    if _WAIT.search(linecache.getline(main[0]["file"], int(main[0]["line"]))):
+        return Whereabouts(text=f"what was sent or received before ({_place(main)})", waits="wait")
     return Whereabouts(text=_place(main), waits=None)
 
 

@@ -71,7 +71,7 @@ def _too_much() -> None:
 
 
 def _receive_what_nobody_sends() -> None:
-    dist.recv(torch.zeros(1), src=0)
+    dist.recv(torch.zeros(1), src=0, tag=77)
 
 
 def _leave_a_daemon() -> None:
@@ -105,8 +105,7 @@ def _out_of_memory_in_forward(engine: Engine) -> None:
 
 
 def _out_of_memory_in_backward(engine: Engine) -> None:
-    parameter = next(p for p in engine.parts[0].module.parameters() if p.requires_grad)
-    parameter.register_hook(lambda _: _too_much())
+    engine.parts[0].module.register_full_backward_pre_hook(lambda *_: _too_much())
 
 
 def _out_of_memory_in_optimizer(engine: Engine) -> None:

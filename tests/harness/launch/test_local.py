@@ -86,7 +86,7 @@ def test_a_hang_ends_at_the_phases_limit_and_shows_where_each_rank_was(launcher:
     assert failure is not None
     assert (failure.status, failure.rank, failure.phase) == ("timeout", 1, "measure")
     assert failure.reason.startswith("rank 1 did not finish measure in 1 s: ")
-    assert "rank 0 waits in all_reduce (launched.py:" in failure.reason and "rank 1 is in launched.py:" in failure.reason
+    assert "rank 0 in a wait for all_reduce (launched.py:" in failure.reason and "rank 1 in launched.py:" in failure.reason
     assert "rank 1:\nhello from rank 1\n" in failure.log_tail and "(most recent call first)" in failure.log_tail
 
 

@@ -86,7 +86,7 @@ def test_a_rank_that_a_signal_stopped_is_the_cause_of_a_hang() -> None:
     waits = ending(0, 5.0, stacks=stack("torch/distributed/distributed_c10d.py", "all_reduce"))
     failure = timed_out([waits, ending(1, 5.0, stopped=True)], limit=30, of="measure")
     assert failure.rank == 1
-    assert "rank 0 waits in all_reduce (measure.py:9 in _time); rank 1 is nowhere" in failure.reason
+    assert "rank 0 in a wait for all_reduce (measure.py:9 in _time); rank 1 in an unknown place" in failure.reason
     assert "stopped by a signal" in failure.reason
 
 

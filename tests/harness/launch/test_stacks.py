@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from harness.launch.stacks import Whereabouts, odd_one_out, whereabouts
@@ -22,6 +24,12 @@ def test_a_wait_for_a_functional_collective_is_one() -> None:
 def test_a_backward_may_be_waiting_inside_autograd() -> None:
     found = whereabouts(stack("torch/autograd/graph.py", "_engine_run_backward"))
     assert found == Whereabouts(text="backward (measure.py:9 in _time)", waits="backward")
+
+
+def test_a_wait_for_what_was_begun_before_is_read_from_the_line(tmp_path: Path) -> None:
+    (tmp_path / "pipeline.py").write_text("\n" * 6 + "work.wait()\n")
+    text = stack("x", "run").replace("/site-packages/x", str(tmp_path / "pipeline.py"))
+    assert whereabouts(text) == Whereabouts(text="what was sent or received before (measure.py:9 in _time)", waits="wait")
 
 
 def test_anything_else_is_no_wait() -> None:
