@@ -198,7 +198,7 @@ def wanted(arguments: argparse.Namespace) -> tuple[matrix.Suite, dict[str, Any]]
             raise UsageError(f"cannot read --set {text!r}: write FIELD=VALUE, for example protocol.measure_steps=10")
         try:
             overrides[field] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             overrides[field] = value
     if arguments.suite:
         return matrix.load(arguments.suite), overrides

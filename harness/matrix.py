@@ -25,12 +25,11 @@ from __future__ import annotations
 
 import itertools
 import math
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, WrapValidator
 
 from benchmarks import models, registry
@@ -40,13 +39,12 @@ from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
 from benchmarks.registry import AXES
 from benchmarks.site import Site
+from harness import yaml_file
 from harness.problems import usage_error
 from harness.selection import excluded, parse_exclusion, select
 
 MOST_CELLS = 10_000
 """A plan of more is asked about."""
-MOST_BYTES = 2**20
-"""Of a suite file."""
 SUITES = Path(__file__).parent.parent / "configs" / "suites"
 
 T = TypeVar("T")
@@ -147,11 +145,7 @@ def load(name: str) -> Suite:
         raise unknown("suite", name, (f.stem for f in SUITES.glob("*.yaml")), "(or the path of a .yaml file)")
     where = f"in suite {path.name}"
     try:
-        if path.stat().st_size > MOST_BYTES:
-            raise UsageError(f"{path} is larger than a suite may be, {MOST_BYTES} bytes: make several of it")
-        file = _File.model_validate(_read(path))
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}; give a YAML file") from None
+        file = _File.model_validate(yaml_file.read(path))
     except ValidationError as error:
         raise usage_error(error, _File, where) from None
     groups = tuple(_merged(file.defaults, group) for group in file.cells)
@@ -185,7 +179,9 @@ def expand(
     groups = [group for group in _groups(suite, overrides or {}) if group.device in (None, site.kind)]
     if most is not None:
         # Far too many are not even counted one by one.
-        _check_count(sum(_combinations(group, site, suite.where) for group in groups), 10 * most, suite.where)
+        combinations = sum(_combinations(group, site, suite.where) for group in groups)
+        if combinations > 10 * most:
+            raise _too_many(combinations, most, suite.where)
     cells: dict[str, Cell] = {}
     for group in groups:
         for cell in _product(group, site, suite.where):
@@ -193,8 +189,8 @@ def expand(
     if not cells:
         raise UsageError(f"no cell is left {suite.where}: 'exclude' and 'device' take all of them on {site}; leave some")
     selected = select(list(cells.values()), filter_text) if filter_text else list(cells.values())
-    if most is not None:
-        _check_count(len(selected), most, suite.where)
+    if most is not None and len(selected) > most:
+        raise _too_many(len(selected), most, suite.where)
     return selected
 
 
@@ -245,12 +241,11 @@ def _nested(overrides: Overrides) -> dict[str, Any]:
     return result
 
 
-def _check_count(count: int, most: int, where: str) -> None:
-    if count > most:
-        raise UsageError(
-            f"{count:,} cells are asked for {where}, and more than {most:,} are seldom meant: "
-            "multiply by fewer values, or say --yes"
-        )
+def _too_many(count: int, most: int, where: str) -> UsageError:
+    return UsageError(
+        f"{count:,} cells are asked for {where}, and more than {most:,} are seldom meant: "
+        "multiply by fewer values, or say --yes"
+    )
 
 
 def _combinations(group: Group, site: Site, where: str) -> int:
@@ -330,7 +325,7 @@ def _layouts(group: Group, site: Site, where: str) -> list[Layout]:
                 "give a world that its other degrees divide"
             )
         found += resolved
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
@@ -341,29 +336,3 @@ def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = _merged(result[key], value) if both else value
     return result
-
-
-def _read(path: Path) -> Any:
-    """What a YAML file holds."""
-    text = path.read_text()
-    try:
-        return yaml.load(text, _Loader)
-    except RecursionError:
-        raise UsageError(f"cannot read {path}: it is nested too deeply; write it as the suites in {SUITES} are") from None
-    except (yaml.YAMLError, ValueError) as error:  # PyYAML lets a date of month 99 through as a ValueError
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}; write valid YAML") from None
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe, and refuses a key that stands twice, which YAML itself would drop without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        seen: set[Any] = set()
-        for key_node, _ in node.value:
-            key = self.construct_object(key_node, deep=True)
-            if not isinstance(key, Hashable):
-                raise yaml.constructor.ConstructorError(None, None, f"{key!r} cannot be a key", key_node.start_mark)
-            if key in seen:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
-            seen.add(key)
-        return super().construct_mapping(node, deep)
