@@ -29,7 +29,7 @@ STANDARD_LIBRARY = "python-stdlib"
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class Batch(_Data):
@@ -81,6 +81,11 @@ class Protocol(_Data):
     build_limit: float = Field(default=300, gt=0)
     verify_limit: float = Field(default=300, gt=0)
     measure_limit: float = Field(default=900, gt=0)
+    """Of each of probe, warm-up and timed steps."""
+    cell_limit: float = Field(default=3600, gt=0)
+    """Of everything that is done for the cell, the training of its reference not counted."""
+    search: bool = False
+    """Whether the largest microbatch that fits is looked for, and measured; `batch.global` then only says where to begin."""
     reference_bytes: int | None = None
     """Memory the single-device reference may use; None: the device's own. A model that needs more is verified shallow."""
 

@@ -35,6 +35,7 @@ from benchmarks.contract import (
     TensorParallel,
     check,
 )
+from benchmarks.errors import UsageError
 from benchmarks.initialize import chain, placements
 from benchmarks.layout import Layout
 from benchmarks.replica import whole_copy
@@ -171,9 +172,13 @@ def illegal(cell: Cell, site: Site) -> str | None:
     model = models.load(cell.model)
     try:
         found = strategies(cell.layout)
-    except ImportError as error:
+    except ModuleNotFoundError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
+    except UsageError:
+        raise
+    except Exception as error:  # a framework may fail in any way as it is imported
+        return f"layout '{cell.layout}' cannot be imported here: {type(error).__name__}: {' '.join(str(error).split())}"
     problem = _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
     return problem or float8_problem(cell, site) or limits.problem(cell, _traits(found, cell, model, leave_out=""))
 

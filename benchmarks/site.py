@@ -26,6 +26,8 @@ class Site(BaseModel):
     """Devices of that kind; for `cpu`, usable cores."""
     memory_bytes: int = 0
     """Memory of one device; for `cpu`, of the machine. 0: unknown."""
+    device_memory_bytes: int = 0
+    """What each process on CPUs may ask for, as if it were a device's memory (`--device-memory`). 0: what the machine has."""
     frameworks: dict[str, str] = {}
     """Installed frameworks and their versions: torch, deepspeed, fairscale, ..."""
 
@@ -40,6 +42,11 @@ class Site(BaseModel):
         if match is None:
             raise UsageError(f"cannot read devices {text!r}: write <count>x<kind>:<memory>, for example 8xcuda:80GiB")
         return cls(kind=match[2], count=int(match[1]), memory_bytes=parse_bytes(match[3]) if match[3] else 0)
+
+    @property
+    def usable_bytes(self) -> int:
+        """Memory that one process may fill. 0: unknown."""
+        return self.device_memory_bytes or self.memory_bytes
 
     def __str__(self) -> str:
         memory = f":{self.memory_bytes / 2**30:.4g}GiB" if self.memory_bytes else ""

@@ -25,7 +25,7 @@ CELL_OPTIONS = {
     "offload": ("NAME", "none or activations"),
     "compile": ("NAME", "none, block or model"),
     "clip": ("NORM", "largest global gradient norm; 0 leaves gradients as they are"),
-    "batch": ("N", "samples per step over all devices"),
+    "batch": ("N", "samples per step over all devices; 'max': as many as fit in each microbatch"),
     "microbatches": ("N", "into how many parts each data rank's share of the batch is cut"),
     "sequence": ("N", "tokens per sample"),
     "seed": ("N", "of weights and data"),
@@ -58,6 +58,13 @@ def parser() -> argparse.ArgumentParser:
     _add_cells(run)
     run.add_argument("--out", metavar="DIR", help="run folder, new or empty; default: results/<time>-<suite>")
     run.add_argument("--resume", metavar="DIR", help="go on with a run: measure the cells of DIR that have no record")
+    run.add_argument(
+        "--retry", metavar="STATUS,...", help="with --resume: also those that ended so, such as oom,timeout,crashed"
+    )
+    run.add_argument("--device-memory", metavar="SIZE", help="what each process on CPUs may ask for, such as 2GiB")
+    run.add_argument(
+        "--parallel-cells", action="store_true", help="run small cells side by side on disjoint devices; their times suffer"
+    )
     _add_budget(run)
     run.add_argument("--strict", action="store_true", help="out of memory counts as a failure, too")
     run.add_argument("--report", action="store_true", help="draw the report at the end, however the cells ended")
@@ -107,6 +114,7 @@ def _add_cells(command: argparse.ArgumentParser) -> None:
     command.add_argument(
         "suite", nargs="?", metavar="SUITE", help="a name in configs/suites, or a YAML file; without it, one cell"
     )
+    command.add_argument("--yes", action="store_true", help="even if there are more than 10,000 cells")
     command.add_argument("--filter", metavar="EXPR", help="only cells that match, such as 'precision=bf16,tp=2'")
     cell = command.add_argument_group("fields of the cell, or of every cell of the suite")
     for option, (metavar, text) in CELL_OPTIONS.items():

@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import random
 import sys
-import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import yaml
 
 from benchmarks.cell import Cell
-from benchmarks.errors import UsageError
+from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
 from benchmarks.site import Site, parse_bytes
 from harness import matrix, store
 from harness.cli import CELL_OPTIONS, FIELDS
+from harness.record import Status
 
 if TYPE_CHECKING:
     from harness.launch.local import Launcher
@@ -35,11 +36,13 @@ def run(arguments: argparse.Namespace) -> int:
     budget = _budget(arguments)
     if arguments.resume:
         return _resume(arguments, budget)
+    if arguments.retry:
+        raise UsageError(f"--retry {arguments.retry} runs cells of an earlier run again: give that run, too, by --resume DIR")
     suite, overrides = wanted(arguments)
     folder = Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{suite.name}")
     store.check_new(folder)
     with _launcher(matrix.layouts(suite, overrides)) as launcher:
-        site, environment = _detect(launcher)
+        site, environment = _limited(*_detect(launcher), arguments.device_memory)
         planned = _judged(suite, overrides, arguments, site, launcher)
         if suite is matrix.COMMAND_LINE:
             _refuse_what_cannot_run(planned)
@@ -115,7 +118,8 @@ def _budget(arguments: argparse.Namespace) -> float | None:
 
 def _resume(arguments: argparse.Namespace, budget: float | None) -> int:
     given = [f"--{option}" for option in CELL_OPTIONS if getattr(arguments, option) is not None]
-    given += [f"--{name}" for name in ("out", "filter", "set") if getattr(arguments, name)]
+    given += [f"--{name.replace('_', '-')}" for name in ("out", "filter", "set", "device_memory") if getattr(arguments, name)]
+    retry = _statuses(arguments.retry)
     if arguments.suite or given:
         raise UsageError(
             f"--resume goes on with the cells of {arguments.resume}, and {arguments.suite or given[0]} was given, too: "
@@ -130,26 +134,53 @@ def _resume(arguments: argparse.Namespace, budget: float | None) -> int:
                 f"run '{folder}' was made in environment {run.environment['id']} and this is {here['id']}, "
                 "whose figures do not compare: go on with it where it was begun, or start a new run"
             )
-        return _go(folder, arguments, launcher, budget)
+        return _go(folder, arguments, launcher, budget, retry)
 
 
-def _go(folder: Path, arguments: argparse.Namespace, launcher: Launcher, budget: float | None) -> int:
+def _statuses(text: str | None) -> list[str]:
+    found = [status.strip() for status in text.split(",")] if text else []
+    known = [status for status in get_args(Status) if status != "skipped"]
+    for status in found:
+        if status not in known:
+            raise unknown("status", status, known, "in --retry")
+    return found
+
+
+def _limited(site: Site, environment: dict[str, Any], memory: str | None) -> tuple[Site, dict[str, Any]]:
+    """The site whose processes have only so much memory."""
+    if memory is None:
+        return site, environment
+    if site.kind != "cpu":
+        raise UsageError(f"--device-memory {memory} is for CPUs, and this is {site}, whose devices have a memory: leave it out")
+    limited = site.model_copy(update={"device_memory_bytes": parse_bytes(memory)})
+    return limited, {**environment, "site": limited.model_dump(mode="json")}
+
+
+def _go(
+    folder: Path, arguments: argparse.Namespace, launcher: Launcher, budget: float | None, retry: Sequence[str] = ()
+) -> int:
     from harness import run as running
     from harness.execute import run_cell
     from harness.references import References
 
     run = store.read(folder)
     site = Site.model_validate(run.environment["site"])
-    with tempfile.TemporaryDirectory(prefix="hpbench-references-") as parameters:
-        context = {
-            "launcher": launcher,
-            "run_folder": folder,
-            "run_id": run.run["run_id"],
-            "environment_id": run.environment["id"],
-            "site": site,
-            "references": References(launcher, Path(parameters), site),
-        }
-        finished = running.go(folder, lambda cell: run_cell(cell, **context), budget_seconds=budget)
+    finished = running.go(
+        folder,
+        functools.partial(
+            run_cell,
+            launcher=launcher,
+            run_folder=folder,
+            run_id=run.run["run_id"],
+            environment_id=run.environment["id"],
+            site=site,
+            references=References(launcher, launcher.folder("references"), site),
+        ),
+        budget_seconds=budget,
+        retry=retry,
+        side_by_side=site if arguments.parallel_cells else None,
+        stop=launcher.stop,
+    )
     print(running.closing(folder))
     if arguments.report:
         from harness.report import draw
@@ -167,7 +198,7 @@ def wanted(arguments: argparse.Namespace) -> tuple[matrix.Suite, dict[str, Any]]
             raise UsageError(f"cannot read --set {text!r}: write FIELD=VALUE, for example protocol.measure_steps=10")
         try:
             overrides[field] = yaml.safe_load(value)
-        except yaml.YAMLError:
+        except (yaml.YAMLError, ValueError, RecursionError):
             overrides[field] = value
     if arguments.suite:
         return matrix.load(arguments.suite), overrides
@@ -206,5 +237,6 @@ def _judged(
 ) -> list[Planned]:
     from harness.plan import judge
 
-    cells = matrix.expand(suite, site, overrides=overrides, filter_text=arguments.filter)
+    most = None if arguments.yes else matrix.MOST_CELLS
+    cells = matrix.expand(suite, site, overrides=overrides, filter_text=arguments.filter, most=most)
     return judge(cells, site, lambda function, payload: launcher.call(function, payload, limit=JUDGE_SECONDS))

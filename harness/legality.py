@@ -6,6 +6,7 @@ from typing import Any
 
 from benchmarks import compose, footprint, models
 from benchmarks.cell import Cell
+from benchmarks.errors import UsageError
 from benchmarks.reference import verification_model
 from benchmarks.site import Site
 
@@ -31,7 +32,9 @@ def answer(payload: dict[str, Any]) -> list[dict[str, Any]]:
 def _judge(cell: Cell, site: Site) -> dict[str, Any]:
     try:
         processes = compose.processes(cell.layout)
-    except ImportError:  # `illegal` says which package is missing
+    except UsageError:
+        raise
+    except Exception:  # `illegal` says which package is missing, or broken
         processes = cell.devices
     cell = cell.model_copy(update={"processes": processes})
     reason = compose.illegal(cell, site)
@@ -41,7 +44,7 @@ def _judge(cell: Cell, site: Site) -> dict[str, Any]:
         answer["flops"] = model.training_flops(cell.batch.global_size, cell.batch.sequence)
         answer["parameters"] = model.parameter_count()
         given = cell.protocol.reference_bytes
-        verified = verification_model(cell, site.memory_bytes if given is None else given)
+        verified = verification_model(cell, site.usable_bytes if given is None else given)
         answer["verified_parameters"] = models.load(verified).parameter_count()
         answer["memory_bytes"] = footprint.footprint(cell).total
     return answer

@@ -12,6 +12,8 @@ of a cell, and where a field holds a list the group is multiplied by it:
         precision: [fp32, bf16]
         exclude: [{layout: single, precision: bf16}]
 
+With `batch: max` (or `batch: {global: max, ...}`) the largest microbatch that fits is searched for, and measured.
+
 Multiplied are model, layout (over the worlds, where a degree is open), precision, checkpointing, offload, compile,
 clip, seed and the three fields of `batch`. With `scaling: weak`, `batch.global` counts samples per device. A group with
 a `device` of its own is left out on other kinds. A world that a layout's other degrees do not divide gives no cell; where
@@ -22,13 +24,13 @@ left out of the cells of models that train on images.
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
-import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveInt, ValidationError, WrapValidator
 
 from benchmarks import models, registry
 from benchmarks.cell import STANDARD_LIBRARY, Batch, Cell, Checkpointing, Compile, Offload, Optimizer, Precision, Protocol
@@ -37,9 +39,12 @@ from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
 from benchmarks.registry import AXES
 from benchmarks.site import Site
+from harness import yaml_file
 from harness.problems import usage_error
 from harness.selection import excluded, parse_exclusion, select
 
+MOST_CELLS = 10_000
+"""A plan of more is asked about."""
 SUITES = Path(__file__).parent.parent / "configs" / "suites"
 
 T = TypeVar("T")
@@ -62,6 +67,10 @@ def _worlds(value: Any) -> Any:
 Several = Annotated[tuple[T, ...], BeforeValidator(_several), Field(min_length=1)]
 
 
+Rows = Annotated[PositiveInt, WrapValidator(lambda value, validate: value if value == "max" else validate(value))]
+"""A number, or `max`."""
+
+
 class _Data(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
@@ -69,7 +78,7 @@ class _Data(BaseModel):
 class BatchAxes(_Data):
     """`Batch`, each field with one or several values."""
 
-    global_size: Several[PositiveInt] = Field(alias="global", default=(Batch().global_size,))
+    global_size: Several[Rows] = Field(alias="global", default=(Batch().global_size,))
     microbatches: Several[PositiveInt] = (Batch().microbatches,)
     sequence: Several[PositiveInt] = (Batch().sequence,)
 
@@ -136,41 +145,53 @@ def load(name: str) -> Suite:
         raise unknown("suite", name, (f.stem for f in SUITES.glob("*.yaml")), "(or the path of a .yaml file)")
     where = f"in suite {path.name}"
     try:
-        file = _File.model_validate(yaml.load(path.read_text(), _Loader))
-    except yaml.YAMLError as error:
-        raise UsageError(f"cannot read {path}: {' '.join(str(error).split())}; write valid YAML") from None
-    except (OSError, UnicodeDecodeError) as error:
-        raise UsageError(f"cannot read {path}: {error}; give a YAML file") from None
+        file = _File.model_validate(yaml_file.read(path))
     except ValidationError as error:
         raise usage_error(error, _File, where) from None
     groups = tuple(_merged(file.defaults, group) for group in file.cells)
     return Suite(name=path.stem, description=file.description, groups=groups, where=where, device=file.device)
 
 
-def expand(suite: Suite, site: Site, *, overrides: Overrides | None = None, filter_text: str | None = None) -> list[Cell]:
+def expand(
+    suite: Suite,
+    site: Site,
+    *,
+    overrides: Overrides | None = None,
+    filter_text: str | None = None,
+    most: int | None = MOST_CELLS,
+) -> list[Cell]:
     """All cells of a suite on a site, without those it excludes, each once.
 
     A cell's `processes` are its devices until `harness.legality` has asked its implementations.
 
     Args:
         overrides: fields that replace those of every group.
+        most: how many cells there may be; None: any number.
 
     Raises:
-        UsageError: an unknown key or name, a value of another kind, or no cell is left.
+        UsageError: an unknown key or name, a value of another kind, too many cells, or none is left.
     """
     if suite.device not in (None, site.kind):
         raise UsageError(
             f"suite {suite.name} is for {suite.device} devices and this is {site}: run another suite, "
             f"see what is missing with 'hpbench doctor', or plan for another machine by --devices 8x{suite.device}:80GiB"
         )
+    groups = [group for group in _groups(suite, overrides or {}) if group.device in (None, site.kind)]
+    if most is not None:
+        # Far too many are not even counted one by one.
+        combinations = sum(_combinations(group, site, suite.where) for group in groups)
+        if combinations > 10 * most:
+            raise _too_many(combinations, most, suite.where)
     cells: dict[str, Cell] = {}
-    for group in _groups(suite, overrides or {}):
-        if group.device in (None, site.kind):
-            for cell in _product(group, site, suite.where):
-                cells.setdefault(cell.id, cell)
+    for group in groups:
+        for cell in _product(group, site, suite.where):
+            cells.setdefault(cell.id, cell)
     if not cells:
         raise UsageError(f"no cell is left {suite.where}: 'exclude' and 'device' take all of them on {site}; leave some")
-    return select(list(cells.values()), filter_text) if filter_text else list(cells.values())
+    selected = select(list(cells.values()), filter_text) if filter_text else list(cells.values())
+    if most is not None and len(selected) > most:
+        raise _too_many(len(selected), most, suite.where)
+    return selected
 
 
 def layouts(suite: Suite, overrides: Overrides | None = None) -> list[Layout]:
@@ -220,6 +241,20 @@ def _nested(overrides: Overrides) -> dict[str, Any]:
     return result
 
 
+def _too_many(count: int, most: int, where: str) -> UsageError:
+    return UsageError(
+        f"{count:,} cells are asked for {where}, and more than {most:,} are seldom meant: "
+        "multiply by fewer values, or say --yes"
+    )
+
+
+def _combinations(group: Group, site: Site, where: str) -> int:
+    batch = group.batch
+    axes = (group.model, _layouts(group, site, where), group.precision, group.checkpointing, group.offload, group.compile)
+    axes += (group.clip, group.seed, batch.global_size, batch.microbatches, batch.sequence)
+    return math.prod(map(len, axes))
+
+
 def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
     exclusions = [parse_exclusion(entry, where) for entry in group.exclude]
     axes = itertools.product(
@@ -236,7 +271,12 @@ def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
         group.batch.sequence,
     )
     for model, layout, precision, checkpointing, offload, compiled, clip, seed, rows, microbatches, sequence in axes:
-        scale = layout.devices if group.scaling == "weak" else 1
+        protocol = group.protocol
+        if rows == "max":
+            _check_search(site, where)
+            rows, protocol = layout.degree("dp") * microbatches, protocol.model_copy(update={"search": True})
+        elif group.scaling == "weak":
+            rows *= layout.devices
         cell = Cell(
             model=model,
             layout=layout,
@@ -247,14 +287,22 @@ def _product(group: Group, site: Site, where: str) -> Iterator[Cell]:
             offload=offload,
             compile=compiled,
             clip=clip,
-            batch=_batch(model, rows * scale, microbatches, sequence),
+            batch=_batch(model, rows, microbatches, sequence),
             optimizer=group.optimizer,
             seed=seed,
             data=group.data,
-            protocol=group.protocol,
+            protocol=protocol,
         )
         if not any(excluded(cell, exclusion) for exclusion in exclusions):
             yield cell
+
+
+def _check_search(site: Site, where: str) -> None:
+    if site.kind == "cpu" and not site.device_memory_bytes:
+        raise UsageError(
+            f"batch is 'max' {where}, and processes on CPUs have no memory of their own to fill: "
+            "give them some, for example by --device-memory 2GiB"
+        )
 
 
 def _batch(model: str, rows: int, microbatches: int, sequence: int) -> Batch:
@@ -277,23 +325,14 @@ def _layouts(group: Group, site: Site, where: str) -> list[Layout]:
                 "give a world that its other degrees divide"
             )
         found += resolved
-    return found
+    return list(dict.fromkeys(found))
 
 
 def _merged(base: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
     result = dict(base)
     for key, value in over.items():
+        if (key, value) == ("batch", "max"):
+            value = {"global": "max"}
         both = isinstance(value, Mapping) and isinstance(result.get(key), Mapping)
         result[key] = _merged(result[key], value) if both else value
     return result
-
-
-class _Loader(yaml.SafeLoader):
-    """Safe, and refuses a key that stands twice, which YAML itself would drop without a word."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                raise yaml.constructor.ConstructorError(None, None, f"key {key!r} stands twice", node.start_mark)
-        return super().construct_mapping(node, deep)

@@ -9,6 +9,7 @@ from typing import Any
 from benchmarks.cell import Cell
 from benchmarks.site import Site
 from harness import estimate
+from harness.launch.local import ChildError
 from harness.report.words import amount
 from harness.table import counted, duration, techniques, text_table
 
@@ -32,8 +33,9 @@ class Planned:
 
     def fits(self, site: Site) -> bool:
         """Whether the estimate is within the site's memory, as far as both are known. What is not expected to fit runs, too."""
-        devices = self.cell.devices if site.kind == "cpu" else 1  # "devices" of a CPU share the machine's memory
-        return not site.memory_bytes or self.memory_bytes is None or devices * self.memory_bytes <= site.memory_bytes
+        # "Devices" of a CPU share the machine's memory, where they are not given a part each.
+        devices = self.cell.devices if site.kind == "cpu" and not site.device_memory_bytes else 1
+        return not site.usable_bytes or self.memory_bytes is None or devices * self.memory_bytes <= site.usable_bytes
 
 
 def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
@@ -42,9 +44,8 @@ def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
     Raises:
         UsageError: a cell asks for something that does not exist, such as a misspelt knob.
     """
-    payload = {"cells": [cell.model_dump(mode="json", by_alias=True) for cell in cells], "site": site.model_dump(mode="json")}
     planned = []
-    for cell, answer in zip(cells, ask("harness.legality:answer", payload), strict=True):
+    for cell, answer in zip(cells, _answers(cells, site, ask), strict=True):
         complete = cell.model_copy(update={"processes": answer["processes"]})
         p = Planned(cell=complete, reason=answer["reason"], seconds=0.0, memory_bytes=answer.get("memory_bytes"))
         if p.reason is None:
@@ -52,6 +53,23 @@ def judge(cells: Sequence[Cell], site: Site, ask: Ask) -> list[Planned]:
             p = replace(p, seconds=estimate.seconds(p.cell, **counts, site=site, fits=p.fits(site)))
         planned.append(p)
     return planned
+
+
+def _answers(cells: Sequence[Cell], site: Site, ask: Ask) -> list[dict[str, Any]]:
+    """What legality says of each cell; where a framework takes the process that asks with it, of its own cells that."""
+    payload = {"cells": [cell.model_dump(mode="json", by_alias=True) for cell in cells], "site": site.model_dump(mode="json")}
+    try:
+        return ask("harness.legality:answer", payload)
+    except ChildError as error:
+        families = dict.fromkeys(cell.layout.family for cell in cells)
+        if len(families) == 1:
+            reason = f"it cannot be judged, and so not run: {error}"
+            return [{"processes": cell.devices, "reason": reason} for cell in cells]
+    answers: dict[str, dict[str, Any]] = {}
+    for family in families:
+        those = [cell for cell in cells if cell.layout.family == family]
+        answers |= dict(zip((cell.id for cell in those), _answers(those, site, ask), strict=True))
+    return [answers[cell.id] for cell in cells]
 
 
 def describe(planned: Sequence[Planned], site: Site, *, budget_seconds: float | None = None) -> str:

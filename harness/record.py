@@ -96,6 +96,25 @@ class Samples(_Data):
     warmup_seconds: list[float] = []
 
 
+class Trial(_Data):
+    """One microbatch size that was tried."""
+
+    rows: int
+    """Samples in a microbatch of one data rank."""
+    status: Status
+    reason: str | None = None
+    seconds: float
+
+
+class Search(_Data):
+    """How the largest microbatch that fits was found; the record's cell is the one of that size."""
+
+    asked: str
+    """Id of the cell that was asked for."""
+    trials: list[Trial] = []
+    """In the order in which they were made."""
+
+
 class Record(_Data):
     """One line of `records.jsonl`."""
 
@@ -120,6 +139,8 @@ class Record(_Data):
     durations: dict[str, float] = {}
     """Seconds the harness spent, by part: start, build, verify, warmup, measure, probe."""
     samples: Samples = Samples()
+    search: Search | None = None
+    """Of a cell whose batch was searched for."""
     metrics: dict[str, Metric] = {}
     """By name. Of every measured cell: step_seconds (s), samples_per_second, samples_per_second_per_device (samples/s), of one
     that trains on text also tokens_per_second, tokens_per_second_per_device (tokens/s), model_flops_per_second,
@@ -129,6 +150,11 @@ class Record(_Data):
     and what was live at that peak: memory_parameters_bytes, memory_gradients_bytes, memory_optimizer_state_bytes,
     memory_activations_bytes, memory_other_bytes. On CUDA also peak_reserved_bytes, on CPU peak_resident_bytes (bytes).
     matmul_flops_per_second (FLOP/s of one device) is a measured ceiling. Where the table peak is known: mfu (fraction)."""
+
+    @property
+    def asked(self) -> str:
+        """Id of the cell that was asked for: its own, or the one that a search began from."""
+        return self.search.asked if self.search else self.cell_id
 
     def to_line(self) -> str:
         """The record as one line of JSON, without the newline."""

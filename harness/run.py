@@ -8,20 +8,22 @@ from __future__ import annotations
 
 import contextlib
 import random
-import signal
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
 from benchmarks.cell import Cell
-from benchmarks.errors import UsageError
+from benchmarks.site import Site
 from harness import store
 from harness.budget import Pace
+from harness.interrupts import Interrupts
+from harness.lanes import Devices, run_all
 from harness.order import by_information
 from harness.plan import Planned
+from harness.progress import Progress
 from harness.record import Record
 from harness.report.words import STATUS_WORDS, amount, error
 from harness.table import counted, duration, techniques, text_table
@@ -55,9 +57,12 @@ def prepare(
 
 def go(
     folder: Path,
-    run_cell: Callable[[Cell], Record],
+    run_cell: Callable[..., Record],
     *,
     budget_seconds: float | None = None,
+    retry: Collection[str] = (),
+    side_by_side: Site | None = None,
+    stop: Callable[[], None] = lambda: None,
     clock: Callable[[], float] = time.monotonic,
 ) -> bool:
     """Run every cell of a run folder that has no record, and say on standard error how it goes.
@@ -66,8 +71,12 @@ def go(
     each cell took corrects what is expected of those like it. `run.json` then names the cells that were left out.
 
     Args:
-        run_cell: gives the one record of a legal cell.
+        run_cell: gives the one record of a legal cell; called in another thread, and where cells run side by side with
+            their `place`.
         budget_seconds: what all cells together may take, from now on; None: what they need.
+        retry: statuses of records that are set aside, so that their cells run again.
+        side_by_side: the site on whose devices cells are packed; None: one cell at a time, on all of them.
+        stop: makes calls of `run_cell` that go on end soon.
         clock: gives seconds.
 
     Returns:
@@ -76,36 +85,41 @@ def go(
     Raises:
         UsageError: another process runs in the folder, or it cannot be written.
     """
-    with store.locked(folder), _ended_by_signal():
+    with store.locked(folder), Interrupts() as interrupts:
+        _write(folder, {**store.read(folder).run, "state": "running", **store.holder()})
+        store.mend(folder)
+        if retry:
+            store.set_aside(folder, retry)
         run = store.read(folder)
-        done = {record.cell_id for record in run.records}
+        done = {record.asked for record in run.records}
         planned = [
             Planned(cell=Cell.model_validate(c["cell"]), reason=c["reason"], seconds=c["seconds"]) for c in run.run["cells"]
         ]
         if budget_seconds is not None:
             planned = by_information(planned)
         left = [p for p in planned if p.cell.id not in done]
-        pace = _pace(planned, run.records)
-        progress = _Progress([p for p in left if p.reason is None], pace, budget_seconds, clock)
+        todo = [p for p in left if p.reason is None]
+        progress = Progress(len(todo), _pace(planned, run.records), budget_seconds, clock, whole_lines=side_by_side is not None)
         state, left_out = "interrupted", []
         try:
             for p in left:
                 if p.reason is not None:
                     _append(folder, _skipped(p, run))
-            for p in progress.todo:
-                if not progress.fits(p):
-                    left_out.append(p.cell.id)
-                    continue
-                progress.begin(p)
-                record = run_cell(p.cell)
-                _append(folder, record)
-                progress.end(p, record)
-            state = "budget spent" if left_out else "finished"
+            lanes = run_all(todo, run_cell, Devices(side_by_side), progress, interrupts, stop, left_out)
+            with contextlib.closing(lanes):
+                for cell, record in lanes:
+                    _append(folder, record)
+                    progress.end(cell, record)
+            if not interrupts.asked or len(left_out) + progress.ended == len(todo):
+                state = "budget spent" if left_out else "finished"
         except KeyboardInterrupt:
-            print(f"\nstopped; go on with: hpbench run --resume {folder}", file=sys.stderr)
+            pass
         finally:
-            ended = {"state": state, "budget_seconds": budget_seconds, "left_out": left_out}
-            store.write_json(folder / store.RUN, {**run.run, **ended})
+            ended = {"state": state, "budget_seconds": budget_seconds, "left_out": [p.cell.id for p in left_out]}
+            with contextlib.suppress(store.NoRoom):  # the records are what counts, and resuming goes by them
+                _write(folder, {**run.run, **ended})
+        if state == "interrupted":
+            print(f"\nstopped; go on with: hpbench run --resume {folder}", file=sys.stderr)
     return state != "interrupted"
 
 
@@ -114,7 +128,7 @@ def closing(folder: Path) -> str:
     run = store.read(folder)
     order = {Cell.model_validate(c["cell"]).id: i for i, c in enumerate(run.run["cells"])}
     records = sorted(
-        run.records, key=lambda r: (r.cell.model, r.cell.devices, str(r.cell.layout), techniques(r.cell), order[r.cell_id])
+        run.records, key=lambda r: (r.cell.model, r.cell.devices, str(r.cell.layout), techniques(r.cell), order[r.asked])
     )
     header = ("cell", "model", "layout", "techniques", "status", "step", "peak memory", "parity")
     lines = [text_table(header, [_row(record) for record in records]), ""] if records else []
@@ -168,7 +182,7 @@ def _pace(planned: Sequence[Planned], records: Sequence[Record]) -> Pace:
     pace, expected = Pace(), {p.cell.id: p.seconds for p in planned}
     for record in records:
         if record.durations:
-            pace.learn(record.cell, expected[record.cell_id], sum(record.durations.values()))
+            pace.learn(record.cell, expected[record.asked], sum(record.durations.values()))
     return pace
 
 
@@ -184,9 +198,22 @@ def _append(folder: Path, record: Record) -> None:
     try:
         store.append(folder, record)
     except OSError as problem:
-        raise UsageError(
-            f"cannot add a record to '{folder}': {problem}; make room and go on with --resume '{folder}'"
-        ) from None
+        raise _stopped(folder, problem) from None
+
+
+def _write(folder: Path, run: dict[str, Any]) -> None:
+    try:
+        store.write_json(folder / store.RUN, run)
+    except OSError as problem:
+        raise _stopped(folder, problem) from None
+
+
+def _stopped(folder: Path, problem: OSError) -> store.NoRoom:
+    if not folder.is_dir():
+        return store.NoRoom(f"the run folder '{folder}' is gone: what it held is lost; start a new run")
+    return store.NoRoom(
+        f"cannot write to '{folder}': {problem.strerror or problem}; make room, then go on with: hpbench run --resume {folder}"
+    )
 
 
 def _row(record: Record) -> tuple[str, ...]:
@@ -202,59 +229,3 @@ def _row(record: Record) -> tuple[str, ...]:
         amount(memory.value, memory.unit) if memory else "-",
         f"{verification.verdict}, update error {error(verification.max_update_error)}" if verification else "-",
     )
-
-
-class _Progress:
-    """One line on standard error for each cell, with the time that is left; and the clock of the budget."""
-
-    def __init__(self, todo: Sequence[Planned], pace: Pace, budget: float | None, clock: Callable[[], float]):
-        self.todo = todo
-        self._pace, self._budget, self._clock = pace, budget, clock
-        self._number = self._passed = 0
-        self._started = self._cell_started = clock()
-
-    def fits(self, planned: Planned) -> bool:
-        """Whether the cell is expected to end within the budget; one that is not is passed over."""
-        if self._budget is None:
-            return True
-        fits = self._clock() - self._started + self._expected(planned) <= self._budget
-        self._passed += not fits
-        return fits
-
-    def begin(self, planned: Planned) -> None:
-        self._number += 1
-        self._cell_started = self._clock()
-        count = len(self.todo)
-        cell = planned.cell
-        text = f"[{self._number + self._passed:{len(str(count))}}/{count}] {cell.model} {cell.layout} {techniques(cell)} ... "
-        print(text, end="", file=sys.stderr, flush=True)
-
-    def end(self, planned: Planned, record: Record) -> None:
-        now = self._clock()
-        self._pace.learn(planned.cell, planned.seconds, now - self._cell_started)
-        coming = []
-        for p in self.todo[self._number + self._passed :]:
-            seconds = self._expected(p)
-            if self._budget is None or now - self._started + sum(coming) + seconds <= self._budget:
-                coming.append(seconds)
-        step = record.metrics.get("step_seconds")
-        figure = f", {amount(step.value, step.unit)} a step" if step else ""
-        left = f"; about {duration(sum(coming))} left" if coming else ""
-        print(f"{STATUS_WORDS[record.status]}{figure}{left}", file=sys.stderr, flush=True)
-
-    def _expected(self, planned: Planned) -> float:
-        return self._pace.seconds(planned.cell, planned.seconds)
-
-
-@contextlib.contextmanager
-def _ended_by_signal() -> Iterator[None]:
-    """Treat a request to end (SIGTERM) as Ctrl-C, so that processes are cleaned up and the folder can be resumed."""
-
-    def interrupt(*_: object) -> None:
-        raise KeyboardInterrupt
-
-    before = signal.signal(signal.SIGTERM, interrupt)
-    try:
-        yield
-    finally:
-        signal.signal(signal.SIGTERM, before)

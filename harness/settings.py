@@ -3,12 +3,26 @@
 from __future__ import annotations
 
 import os
+import re
+import resource
+from pathlib import Path
 from typing import Any
 
 import torch
 
 SWITCHES = ("NCCL_", "TORCH_NCCL_", "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF", "CUDA_DEVICE_MAX_CONNECTIONS")
 """Environment variables that change how torch and NCCL work; they are left as they are and recorded."""
+
+
+def limit_memory(size: int) -> None:
+    """Let this process ask for so many bytes more than it holds now, and then run out of memory as a device does.
+
+    Args:
+        size: 0: no limit.
+    """
+    if size:
+        held = int(re.search(r"VmData:\s+(\d+) kB", Path("/proc/self/status").read_text())[1]) * 1024  # type: ignore[index]
+        resource.setrlimit(resource.RLIMIT_DATA, (held + size, resource.getrlimit(resource.RLIMIT_DATA)[1]))
 
 
 def pin(*, threads: int, seed: int) -> dict[str, Any]:

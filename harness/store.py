@@ -4,6 +4,7 @@
     environment.json  the machine and its software
     records.jsonl     one record a line
     records.torn      where a killed writer left half a line, that half
+    records.retried   records whose cells were run again
     logs/  plots/  report.html  summary.csv
 
 A line of `records.jsonl` is complete or absent: it is appended by one `write` and then flushed to disk, and
@@ -18,7 +19,8 @@ import gc
 import io
 import json
 import os
-from collections.abc import Iterator
+import platform
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -28,9 +30,20 @@ from pydantic import ValidationError
 from benchmarks.errors import UsageError
 from harness.record import SCHEMA, Record
 
-RUN, ENVIRONMENT, RECORDS, TORN = "run.json", "environment.json", "records.jsonl", "records.torn"
+RUN, ENVIRONMENT, RECORDS, TORN, RETRIED, LOGS = (
+    "run.json",
+    "environment.json",
+    "records.jsonl",
+    "records.torn",
+    "records.retried",
+    "logs",
+)
 LONGEST_REASON = 400
 """Characters of a bad line's reason, which may quote the line."""
+
+
+class NoRoom(UsageError):
+    """The disk is full, or what was written to is gone."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -68,10 +81,11 @@ def check_new(folder: Path) -> None:
     """
     try:
         if (folder / RUN).exists():
-            raise UsageError(
-                f"output folder '{folder}' holds another run: give --out a new or empty folder, "
-                f"or go on with that run by --resume '{folder}'"
-            )
+            with locked(folder):
+                raise UsageError(
+                    f"output folder '{folder}' holds another run: give --out a new or empty folder, "
+                    f"or go on with that run by --resume '{folder}'"
+                )
         if folder.exists() and not folder.is_dir():
             raise UsageError(f"output folder '{folder}' is a file: give --out a new or empty folder")
         if folder.exists() and any(folder.iterdir()):
@@ -89,34 +103,63 @@ def create(folder: Path, run: dict[str, Any], environment: dict[str, Any]) -> No
     """Make a run folder.
 
     Raises:
-        UsageError: see `check_new`.
+        UsageError: see `check_new`; or another process made one there just now.
     """
     check_new(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        write_json(folder / ENVIRONMENT, environment)
-        (folder / RECORDS).touch()
-        write_json(folder / RUN, {"schema": SCHEMA, **run})  # last: what has a run.json is a whole run folder
+        with locked(folder):
+            check_new(folder)
+            (folder / LOGS).mkdir()
+            write_json(folder / ENVIRONMENT, environment)
+            (folder / RECORDS).touch()
+            write_json(folder / RUN, {"schema": SCHEMA, **run})  # last: what has a run.json is a whole run folder
     except OSError as error:
         raise _not_writable(folder, error) from None
 
 
 @contextlib.contextmanager
 def locked(folder: Path) -> Iterator[None]:
-    """Hold a run folder for oneself, so that no second process resumes it meanwhile.
+    """Hold a run folder for oneself, so that no second process runs in it meanwhile.
 
     Raises:
         UsageError: another process holds it.
     """
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
     try:
         try:
             fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise UsageError(f"run '{folder}' is still going on in another process: wait for it, or stop it first") from None
+            raise UsageError(
+                f"run '{folder}' is still going on in another process{_holder(folder)}: wait for it, or stop it first"
+            ) from None
         yield
     finally:
         os.close(descriptor)
+
+
+def holder() -> dict[str, Any]:
+    """What `run.json` says of the process that runs in its folder."""
+    return {"pid": os.getpid(), "host": platform.node()}
+
+
+def _holder(folder: Path) -> str:
+    with contextlib.suppress(UsageError, KeyError):
+        run = _read_json(folder / RUN)
+        return f", pid {run['pid']} on {run['host']}"
+    return ""
+
+
+def inside(folder: Path, *names: str) -> Path:
+    """A path below a run folder.
+
+    Raises:
+        UsageError: a name, or a link on the way, leads out of the folder.
+    """
+    path = folder.joinpath(*names)
+    if not path.resolve().is_relative_to(folder.resolve()):
+        raise UsageError(f"'{path}' leads out of the run folder '{folder}': take that link away, or start a new run")
+    return path
 
 
 def append(folder: Path, record: Record) -> None:
@@ -126,7 +169,7 @@ def append(folder: Path, record: Record) -> None:
         OSError: the disk is full or the folder is gone; nothing of the record is left in the file.
     """
     line = record.to_line().encode() + b"\n"
-    descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_APPEND | os.O_CLOEXEC)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX)
         _set_torn_line_aside(descriptor, folder)
@@ -137,6 +180,28 @@ def append(folder: Path, record: Record) -> None:
         os.fsync(descriptor)
     finally:
         os.close(descriptor)
+
+
+def set_aside(folder: Path, statuses: Collection[str]) -> int:
+    """Move the records of these statuses to `records.retried`, so that their cells have none and run again.
+
+    Returns:
+        How many were moved.
+
+    Raises:
+        NoRoom: the disk is full; the records are as they were.
+    """
+    run = read_whole(folder)
+    moved = [record for record in run.records if record.status in statuses]
+    try:
+        _append_text(folder / RETRIED, "".join(record.to_line() + "\n" for record in moved))
+        half = folder / f"{RECORDS}.new"
+        half.unlink(missing_ok=True)
+        _append_text(half, "".join(r.to_line() + "\n" for r in run.records if r.status not in statuses))
+        half.replace(folder / RECORDS)
+    except OSError as error:
+        raise NoRoom(f"cannot set records of '{folder}' aside: {error.strerror}; make room and give --retry again") from None
+    return len(moved)
 
 
 def read(folder: Path | str) -> Run:
@@ -182,6 +247,23 @@ def write_json(path: Path, value: dict[str, Any]) -> None:
         file.flush()
         os.fsync(file.fileno())
     half.replace(path)
+
+
+def mend(folder: Path) -> None:
+    """Set a torn last line aside, which a writer that was killed has left."""
+    with contextlib.suppress(OSError):  # reading leaves it out, too, and the next record is told to make room
+        descriptor = os.open(folder / RECORDS, os.O_RDWR | os.O_CLOEXEC)
+        try:
+            _set_torn_line_aside(descriptor, folder)
+        finally:
+            os.close(descriptor)
+
+
+def _append_text(path: Path, text: str) -> None:
+    with path.open("a") as file:
+        file.write(text)
+        file.flush()
+        os.fsync(file.fileno())
 
 
 def _set_torn_line_aside(descriptor: int, folder: Path) -> None:

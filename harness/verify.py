@@ -24,7 +24,7 @@ from benchmarks.contract import Engine, Model
 from benchmarks.reference import reference_cell, stand_in, train, verification_model
 from benchmarks.world import World
 from harness.batches import Batches
-from harness.settings import pin
+from harness.settings import limit_memory, pin
 
 
 def reference(payload: dict[str, Any]) -> dict[str, Any]:
@@ -32,13 +32,14 @@ def reference(payload: dict[str, Any]) -> dict[str, Any]:
 
     Args:
         payload: `cell` as JSON; `device_bytes`, what the reference may use (0: unknown); `device`, `cpu` or `cuda`;
-            `threads`; `folder`, where references are kept.
+            `threads`; `folder`, where references are kept; `memory_bytes`, what may be asked for on the CPU (0: no limit).
 
     Returns:
         `cell`: id of the reference; `model`: as verified; `stand_in`: how that differs from the cell's own, in words;
         `mixes_rows`: whether its samples see each other; `parameters`: names; `parameters_file`; and the fields of
         `benchmarks.reference.Reference`.
     """
+    limit_memory(payload["memory_bytes"])
     cell = Cell.model_validate(payload["cell"])
     model = verification_model(cell, payload["device_bytes"])
     single = reference_cell(cell.model_copy(update={"model": model}))

@@ -22,7 +22,7 @@ from benchmarks.world import World
 from harness import verify as verification
 from harness.launch.entry import Seat, resolve
 from harness.measure import measure
-from harness.settings import pin
+from harness.settings import limit_memory, pin
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +39,8 @@ class Job:
     """Of each process for operations on the CPU."""
     reference: dict[str, Any] | None = None
     """What `harness.verify.reference` returned; `verify` needs it."""
+    memory_bytes: int = 0
+    """What each process may ask for on the CPU. 0: no limit."""
     instruments: list[str] = field(default_factory=list)
 
 
@@ -55,6 +57,7 @@ def run(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     job = Job(**payload)
     cell = Cell.model_validate(job.cell)
     seat.report("build")
+    limit_memory(job.memory_bytes)
     pin(threads=job.threads, seed=cell.seed)
     world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind=job.device)
     work = {"verify": _verify, "measure": _measure}[job.task]

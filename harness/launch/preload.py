@@ -9,12 +9,18 @@ from __future__ import annotations
 
 import importlib
 import os
+import shutil
 import signal
+from typing import NoReturn
 
 from benchmarks import models, registry
-from harness.launch.processes import die_with_parent
+from harness.launch.processes import adopt_orphans, below, die_with_parent, kill_all
 
 VARIABLE = "HPBENCH_PRELOAD"
+WORKPLACE = "HPBENCH_WORKPLACE"
+"""The folder of temporary files that goes when the harness has ended."""
+IMPORT_SECONDS = 120
+"""How long one module may take, before it is left out."""
 ALWAYS = (
     "torch._dynamo",  # every optimizer imports it in its first step
     "torch.distributed.fsdp",
@@ -26,19 +32,38 @@ ALWAYS = (
 
 
 def preload(names: list[str]) -> None:
-    """Import modules; one that fails is left to the child that needs it, which can say so."""
+    """Import modules; one that fails or hangs is left to the child that needs it, which can say so."""
     for name in names:
+        signal.alarm(IMPORT_SECONDS)
         try:
             module = importlib.import_module(name)
             for further in getattr(module, "PRELOAD", ()):
                 importlib.import_module(further)
         except Exception:
             continue
+        finally:
+            signal.alarm(0)
+
+
+def _too_slow(*_: object) -> NoReturn:
+    raise TimeoutError
+
+
+def _clean_up(workplace: str) -> NoReturn:
+    """What is left to do when the harness has ended, in whatever way: nothing of it stays behind."""
+    kill_all(below([os.getpid()]) - {os.getpid()})
+    shutil.rmtree(workplace, ignore_errors=True)
+    os._exit(0)
 
 
 if VARIABLE in os.environ:
-    # This is the server: it must not outlive the harness, nor die of the interrupt that the harness handles.
-    die_with_parent()
+    # This is the server: it must not outlive the harness, nor die of the interrupt that the harness handles. It adopts what
+    # ranks that died have left, and so finds it in the end, even where the harness was killed.
+    workplace = os.environ.pop(WORKPLACE)
+    signal.signal(signal.SIGTERM, lambda *_: _clean_up(workplace))
+    signal.signal(signal.SIGALRM, _too_slow)
+    die_with_parent(signal.SIGTERM)
+    adopt_orphans()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Frameworks greet whoever imports them. What fails here fails again in the child that needs it, which has a log.
     nowhere = os.open(os.devnull, os.O_WRONLY)

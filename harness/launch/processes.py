@@ -14,15 +14,18 @@ from pathlib import Path
 import psutil
 
 _SET_PARENT_DEATH_SIGNAL, _SET_CHILD_SUBREAPER = 1, 36  # from <linux/prctl.h>
+_ROUNDS = 5
+_PATIENCE_SECONDS = 5.0
 
 
-def die_with_parent() -> None:
-    """Let the kernel kill this process when the one that started it ends, however that ends."""
-    _prctl(_SET_PARENT_DEATH_SIGNAL, signal.SIGKILL)
+def die_with_parent(how: signal.Signals = signal.SIGKILL) -> None:
+    """Let the kernel send this process a signal when the thread that started it ends, however that ends."""
+    _prctl(_SET_PARENT_DEATH_SIGNAL, how)
 
 
 def adopt_orphans() -> None:
-    """Make processes whose parent died children of this one, so that `kill_all` finds them."""
+    """Make processes below this one whose parent died children of this one, so that they can be found, whatever session
+    they moved to."""
     _prctl(_SET_CHILD_SUBREAPER, 1)
 
 
@@ -36,21 +39,44 @@ def below(pids: Iterable[int]) -> set[int]:
     return found
 
 
-def kill_all(pids: Iterable[int], sessions: Iterable[int] = ()) -> None:
-    """Kill processes, what they started, and what was left to this process by members of `sessions`.
+def kill_all(pids: Iterable[int]) -> None:
+    """Kill processes and what they started; they adopt their orphans, so none of those is missed while they live."""
+    _kill(below(pids))
+
+
+def kill_orphans(spared: Iterable[int]) -> int:
+    """Kill what processes that were started from here left behind when they died, and say how many those were.
+
+    Each of them led a session of its own, so what is below this process in a session that is not its own, and below none
+    of `spared`, has lost its parent.
 
     Args:
-        sessions: session ids, each that of a rank, which leads a session of its own.
+        spared: processes that live, and others that are not to be touched.
     """
-    sessions = set(sessions)
-    doomed = below(pids)
-    with contextlib.suppress(psutil.Error):
-        doomed |= {child.pid for child in psutil.Process().children(recursive=True) if _session(child.pid) in sessions}
-    for pid in doomed:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
-    for pid in doomed:
-        _reap(pid)
+    ended: set[int] = set()
+    for _ in range(_ROUNDS):  # what is killed may just have started something
+        # In this order: what a spared process starts in between is then seen as its child.
+        doomed = in_other_sessions()
+        doomed -= below(spared)
+        if not doomed:
+            break
+        _kill(doomed)
+        ended |= doomed
+    return len(ended)
+
+
+def in_other_sessions() -> set[int]:
+    """Everything below this process that lives in a session other than its own."""
+    children = psutil.Process().children(recursive=True)
+    return {child.pid for child in children if _lives(child) and _session(child.pid) not in (None, os.getsid(0))}
+
+
+def is_stopped(pid: int) -> bool:
+    """Whether a process was stopped by a signal (SIGSTOP) and does not run."""
+    try:
+        return psutil.Process(pid).status() == psutil.STATUS_STOPPED
+    except psutil.Error:
+        return False
 
 
 def out_of_memory_kills() -> int:
@@ -90,13 +116,30 @@ def _session(pid: int) -> int | None:
         return None
 
 
-def _reap(pid: int, patience_seconds: float = 1.0) -> None:
-    """Collect an adopted child's exit status, so that it does not stay behind as a zombie; others are not ours to wait for."""
-    until = time.monotonic() + patience_seconds
-    while time.monotonic() < until:
-        try:
-            if os.waitpid(pid, os.WNOHANG)[0] == pid:
-                return
-        except ChildProcessError:
-            return
-        time.sleep(0.005)
+def _lives(process: psutil.Process) -> bool:
+    try:
+        return process.status() != psutil.STATUS_ZOMBIE
+    except psutil.Error:
+        return False
+
+
+def _kill(pids: set[int]) -> None:
+    for pid in pids:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    until = time.monotonic() + _PATIENCE_SECONDS
+    waiting = set(pids)
+    while waiting and time.monotonic() < until:
+        waiting = {pid for pid in waiting if not _gone(pid)}
+        if waiting:
+            time.sleep(0.005)
+
+
+def _gone(pid: int) -> bool:
+    """Whether a killed process has ended; an adopted child's exit status is collected, others have somebody who does."""
+    with contextlib.suppress(ChildProcessError):
+        return os.waitpid(pid, os.WNOHANG)[0] == pid
+    try:
+        return not _lives(psutil.Process(pid))
+    except psutil.NoSuchProcess:
+        return True

@@ -147,7 +147,7 @@ def _caveats(runs: Sequence[Run]) -> list[tuple[str, int, int]]:
 
 def _without_record(run: Run) -> list[str]:
     """Cells that an interrupted run was asked for and has no record of."""
-    done = {record.cell_id for record in run.records}
+    done = {record.asked for record in run.records}
     planned = [Cell.model_validate(planned["cell"]) for planned in run.about.get("cells", [])]
     return [f"{cell.model} {cell.layout}" for cell in planned if cell.id not in done]
 

@@ -92,6 +92,8 @@ def test_reports_are_drawn_and_runs_compared_without_torch(tmp_path):
         (["run", "smoke", "--filter", "precison=bf16"], ["unknown field 'precison'"]),
         (["run", "smoke", "--resume", "/no/such/run"], ["--resume goes on with", "leave it out"]),
         (["run", "--resume", "/no/such/run"], ["'/no/such/run' is no run folder"]),
+        (["run", "--resume", "/no/such/run", "--retry", "ooom"], ["unknown status 'ooom'", "did you mean 'oom'?"]),
+        (["run", "smoke", "--retry", "oom"], ["--retry oom", "--resume DIR"]),
         (["run", "smoke", "--budget", "30"], ["cannot read --budget '30'", "30m"]),
         (["plan", "smoke", "--budget", "soon"], ["cannot read --budget 'soon'"]),
         (["plan", "smoke", "--devices", "8xtpu"], ["cannot read devices '8xtpu'", "8xcuda:80GiB"]),

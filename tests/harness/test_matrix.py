@@ -224,3 +224,26 @@ def test_filter(expression, wanted):
 def test_a_filter_that_leaves_nothing_or_names_nothing_is_refused(tmp_path):
     assert "leaves none of 1 cells" in problem("cells: [{}]", tmp_path, filter_text="precision=bf16")
     assert "did you mean 'precision'?" in problem("cells: [{}]", tmp_path, filter_text="precison=bf16")
+
+
+def test_the_largest_batch_is_asked_for_by_a_cell_of_one_row(tmp_path):
+    text = "defaults: {batch: {global: 8, sequence: 32}}\ncells: [{layout: 'dp=2', batch: max}]"
+    (cell,) = cells(text, tmp_path, FOUR.model_copy(update={"device_memory_bytes": 2**30}))
+    assert (cell.batch.global_size, cell.batch.sequence, cell.protocol.search) == (2, 32, True)
+    assert "--device-memory 2GiB" in problem(text, tmp_path)
+    assert cells(text, tmp_path, Site(kind="cuda", count=4)) == [cell]
+
+
+def test_very_many_cells_are_asked_about(tmp_path):
+    assert matrix.MOST_CELLS == 10_000
+    text = "cells: [{seed: [1, 2, 3, 4], clip: [1, 2, 3]}]"
+    assert "12 cells are asked for in suite mine.yaml" in problem(text, tmp_path, most=11)
+    assert "--yes" in problem(text, tmp_path, most=11)
+    assert len(cells(text, tmp_path, most=12)) == len(cells(text, tmp_path, most=None)) == 12
+    assert len(cells(text, tmp_path, most=11, filter_text="seed=3")) == 3
+
+
+def test_what_cannot_even_be_counted_one_by_one_is_refused_at_once(tmp_path):
+    many = list(range(1, 2000))
+    text = f"cells: [{{seed: {many}, clip: {many}, batch: {{global: {many}, sequence: {many}}}}}]"
+    assert "15,968,023,992,001 cells" in problem(text, tmp_path)

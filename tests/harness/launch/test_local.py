@@ -84,9 +84,10 @@ def test_a_hang_ends_at_the_phases_limit_and_shows_where_each_rank_was(launcher:
         "tests.harness.launched:together", {"fault": "hang"}, processes=2, log_folder=logs, limits=limits
     ).failure
     assert failure is not None
-    assert (failure.status, failure.rank, failure.phase) == ("timeout", None, "measure")
-    assert failure.reason == "2 ranks did not finish measure in 1 s"
-    assert "launched.py" in failure.log_tail and "all_reduce" in failure.log_tail
+    assert (failure.status, failure.rank, failure.phase) == ("timeout", 1, "measure")
+    assert failure.reason.startswith("rank 1 did not finish measure in 1 s: ")
+    assert "rank 0 in a wait for all_reduce (launched.py:" in failure.reason and "rank 1 in launched.py:" in failure.reason
+    assert "rank 1:\nhello from rank 1\n" in failure.log_tail and "(most recent call first)" in failure.log_tail
 
 
 def test_the_log_of_an_earlier_launch_is_not_taken_for_this_ones(launcher: Launcher, logs: Path) -> None:
