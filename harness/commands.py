@@ -84,6 +84,7 @@ def recommend(arguments: argparse.Namespace) -> int:
     memory = parse_bytes(arguments.memory) if arguments.memory else None
     found = judge(Path(arguments.run), objective=arguments.objective, memory_bytes=memory)
     print(as_json(found) if arguments.json else as_text(found))
+    _name_bad_lines(arguments.run)
     return 0
 
 
@@ -92,6 +93,7 @@ def explain(arguments: argparse.Namespace) -> int:
     from harness.report.explain import explain as tell
 
     print(tell(Path(arguments.run), arguments.cell))
+    _name_bad_lines(arguments.run)
     return 0
 
 
@@ -108,6 +110,13 @@ def doctor(arguments: argparse.Namespace) -> int:
 
     print(examine())
     return 0
+
+
+def _name_bad_lines(folder: str) -> None:
+    """Say which lines of a run were left out, as they are no record."""
+    for line in store.read(folder).bad_lines:
+        where = f"line {line.number} of '{Path(folder) / store.RECORDS}'"
+        print(f"hpbench: {where} could not be read and is left out: {line.reason}", file=sys.stderr)
 
 
 def _budget(arguments: argparse.Namespace) -> float | None:

@@ -260,3 +260,15 @@ def test_doctor_says_what_is_there(capsys):
     out = capsys.readouterr().out
     for word in ("python", "torch", "devices", "deepspeed", "C++ compiler", "ready; next: hpbench run smoke"):
         assert word in out
+
+
+@pytest.mark.parametrize("command", ["explain", "recommend"])
+def test_lines_that_are_no_record_are_named(tmp_path, capsys, command):
+    folder = prepared(tmp_path, planned(1))
+    cell = planned(1)[0].cell
+    store.append(folder, record(cell))
+    with (folder / "records.jsonl").open("a") as file:
+        file.write('{"schema": 99}\n')
+    assert main([command, str(folder), *([cell.id] if command == "explain" else [])]) == 0
+    said = capsys.readouterr().err
+    assert "line 2 of" in said and "records.jsonl' could not be read and is left out: " in said
