@@ -96,6 +96,17 @@ class Layout(BaseModel):
         present = (found[axis] for axis in AXES if axis in found)
         return cls(axes=tuple(a for a in present if a.degrees is None or math.prod(a.degrees) > 1))
 
+    @classmethod
+    def each(cls, text: str) -> list[str]:
+        """A written layout for every implementation in the place of each implementation `*`, as in `tp=2:*,dp=4:*`."""
+        found = [""]
+        for item in re.split(r",(?![^\[]*\])", text):
+            axis, _, rest = item.strip().partition("=")
+            degree, _, name = rest.partition(":")
+            written = [f"{axis}={degree}:{each}" for each in names(AXES[axis])] if name == "*" and axis in AXES else [item]
+            found = [",".join(filter(None, (before, one))) for before in found for one in written]
+        return found
+
     @model_validator(mode="before")
     @classmethod
     def _from_text(cls, value: Any) -> Any:

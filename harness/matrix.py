@@ -64,6 +64,11 @@ def _worlds(value: Any) -> Any:
     return tuple(world if world in ("devices", "largest") else int(world) for world in _several(value))
 
 
+def _each(value: Any) -> Any:
+    """Layouts, those with an implementation `*` written out."""
+    return tuple(one for v in _several(value) for one in (Layout.each(v) if isinstance(v, str) else [v]))
+
+
 Several = Annotated[tuple[T, ...], BeforeValidator(_several), Field(min_length=1)]
 
 
@@ -87,7 +92,8 @@ class Group(_Data):
     """One product of axes. Fields are those of `Cell`, with one or several values."""
 
     model: Several[str] = (Cell().model,)
-    layout: Several[Layout] = (Layout(),)
+    layout: Annotated[tuple[Layout, ...], BeforeValidator(_each), Field(min_length=1)] = (Layout(),)
+    """An implementation `*` is each of those in the axis's folder."""
     world: Annotated[tuple[int | str, ...], BeforeValidator(_worlds), Field(min_length=1)] = ("devices",)
     """World sizes for layouts with an open degree; `devices`: 1, 2, 4, ... up to those found; `largest`: the last of these."""
     precision: Several[Precision] = ("fp32",)

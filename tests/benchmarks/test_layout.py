@@ -86,3 +86,13 @@ def test_what_cannot_be_read(text: str, said: str):
 def test_two_stars():
     with pytest.raises(UsageError, match="may stand once"):
         Layout.parse("dp=*:ddp,tp=*:hand").resolve(4)
+
+
+def test_each_implementation_in_the_place_of_a_star():
+    dp, tp = names("data_parallel"), names("tensor_parallel")
+    assert Layout.each("tp=2:*,dp=*:*") == [f"tp=2:{t},dp=*:{d}" for t in tp for d in dp]
+    assert Layout.each("tp=2:hand[sequence=true,loss=true],dp=4:*") == [
+        f"tp=2:hand[sequence=true,loss=true],dp=4:{d}" for d in dp
+    ]
+    assert Layout.each("single") == ["single"]
+    assert Layout.each("xp=2:*") == ["xp=2:*"]  # which parse then refuses by name
