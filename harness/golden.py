@@ -124,11 +124,20 @@ def save(golden: Golden, path: Path) -> None:
     """Write a golden file; the same content gives the same bytes, cells in the order of their names."""
     path.parent.mkdir(parents=True, exist_ok=True)
     content = golden.model_dump(mode="json")
+    for cell in content["cells"].values():
+        cell["figures"] = {metric: _short(figure) for metric, figure in cell["figures"].items()}
     content["cells"] = dict(sorted(content["cells"].items(), key=lambda item: (item[1]["name"], item[0])))
     path.write_text(
         "# Made by 'hpbench calibrate' or 'hpbench golden'; see harness/golden.py.\n"
         + yaml.safe_dump(content, sort_keys=False, width=128)
     )
+
+
+def _short(figure: float | list[float]) -> Any:
+    """Whole numbers without a decimal point, as bytes and counts are."""
+    if isinstance(figure, list):
+        return [_short(bound) for bound in figure]
+    return int(figure) if figure.is_integer() else figure
 
 
 def check(runs: Sequence[Run], golden: Golden | None) -> Comparison:

@@ -99,5 +99,5 @@ def spread(*groups: Sequence[float]) -> float:
     groups = tuple(group for group in groups if len(group) > 1)
     if not groups:
         return 0.0
-    off = [abs(run / statistics.median(group) - 1) for group in groups for run in group]
+    off = [abs(run / middle - 1) for group in groups for middle in [statistics.median(group)] for run in group]
     return NORMAL * statistics.median(off) * len(off) / (len(off) - len(groups))

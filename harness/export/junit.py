@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from junitparser import Error, Failure, JUnitXml, Skipped, TestCase, TestSuite
+from junitparser import Error, Failure, JUnitXml, Properties, Property, Skipped, TestCase, TestSuite
 
 from harness.export import latest, names
 from harness.report.words import STATUS_WORDS, plain
@@ -27,10 +27,11 @@ def export(run: Run) -> str:
             outcome = (Failure if record.status in FAILED else Error)(reason, record.status)
             outcome.text = "\n".join(plain(line) for line in (record.log_tail or "").splitlines())
             case.result = [outcome]
-        if record.status == "ok":
-            for name, metric in record.metrics.items():
-                case.add_property(f"{name} ({metric.unit})", repr(metric.value))
-        case.add_property("cell_id", record.cell_id)
+        properties = Properties()
+        properties.add_property(Property("cell_id", record.cell_id))
+        for name, metric in record.metrics.items() if record.status == "ok" else ():
+            properties.add_property(Property(f"{name} ({metric.unit})", repr(metric.value)))
+        case.append(properties)
         suite.add_testcase(case)
     xml = JUnitXml("hpbench")
     xml.add_testsuite(suite)
