@@ -122,12 +122,16 @@ def _git(project: Path, *arguments: str) -> str:
 
 def _installed(python: str, checkout: Path, command: str, folder: Path, name: str) -> tuple[str, dict[str, str]]:
     """An environment that sees all that `python` sees, and in which `command` installed the checkout."""
-    _check([python, "-m", "venv", str(folder)], name)
+    _check([python, "-m", "venv", "--without-pip", str(folder)], name)
     own = str(folder / "bin" / "python")
     seen = _check([python, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], name).strip()
     inside = _check([own, "-c", "import sysconfig; print(sysconfig.get_paths()['purelib'])"], name).strip()
     # `--system-site-packages` would see those of the interpreter below, not those of the environment that `python` is in.
     (Path(inside) / "outer.pth").write_text(f"import site; site.addsitedir({seen!r})\n")
+    # The pip of the environment around it, which would install there under its own name.
+    pip = folder / "bin" / "pip"
+    pip.write_text(f'#!/bin/sh\nexec "{own}" -m pip "$@"\n')
+    pip.chmod(0o755)
     variables = {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
     _check(command, name, cwd=checkout, env={**os.environ, **variables})
     return own, variables

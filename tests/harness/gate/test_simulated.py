@@ -49,15 +49,19 @@ def words(count: int, seed: int, factor: float, *case) -> list[str]:
 
 
 @pytest.mark.parametrize("calibrated", [True, False])
-def test_false_alarms_are_rare_and_slowdowns_are_caught(calibrated):
-    """In each case, over 2,000 gates without a change and 2,000 whose head is 5 % slower."""
-    found = {}
+@pytest.mark.parametrize("count", [200, pytest.param(2000, marks=pytest.mark.slow)])
+def test_false_alarms_are_rare_and_slowdowns_are_caught(count, calibrated):
+    """`count` gates of each case without a change, and as many whose head is 5 % slower. Where one alarm more or less would
+    decide, over few, all cases count together."""
+    alarms, caught = [], []
     for number, case in enumerate(CASES):
-        same, slower = (words(2000, number, factor, *case, calibrated) for factor in (1.0, 1.05))
-        found[case] = (same.count("regressed") + same.count("improved")) / 2000, slower.count("regressed") / 2000
-        print("spread {:.1%}, drift {:.0%}, slow runs {}:".format(*case), "false {:.2%}, caught {:.1%}".format(*found[case]))
-    assert max(alarms for alarms, _ in found.values()) <= FALSE_ALARMS
-    assert min(caught for (noise, *_), (_, caught) in found.items() if noise == 0.01) >= CAUGHT
+        same, slower = (words(count, number, factor, *case, calibrated) for factor in (1.0, 1.05))
+        alarms.append((same.count("regressed") + same.count("improved")) / count)
+        power = slower.count("regressed") / count
+        caught += [power] if case[0] == 0.01 else []
+        print("spread {:.1%}, drift {:.0%}, slow runs {}:".format(*case), f"false {alarms[-1]:.2%}, caught {power:.1%}")
+    assert (max(alarms) if count >= 2000 else np.mean(alarms)) <= FALSE_ALARMS
+    assert (min(caught) if count >= 2000 else np.mean(caught)) >= CAUGHT
 
 
 def test_the_order_of_runs():
