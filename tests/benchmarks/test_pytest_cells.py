@@ -26,10 +26,10 @@ def test_cells_are_measured_once_and_compared_by_pytest_benchmark(tmp_path):
     before = tmp_path / "before.json"
     before.write_text(export(stored(tmp_path / "before", made("single", seconds=1e-6)), "pytest-benchmark"))
     options = ["--suite", tmp_path / "suite.yaml", "--out", tmp_path / "run", "--benchmark-json", tmp_path / "after.json"]
-    compared = [f"--benchmark-compare={before}", "--benchmark-compare-fail=median:5%", f"--benchmark-storage={tmp_path}"]
+    compared = [f"--benchmark-compare={before}", "--benchmark-compare-fail=median:5%"]
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "benchmarks", *options, *compared]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True)
-    assert "1 passed, 1 skipped" in done.stdout, done.stdout + done.stderr
+    assert done.stdout.startswith(".s"), done.stdout + done.stderr
     assert done.returncode != 0 and "Performance has regressed" in done.stdout + done.stderr
     assert "which tensor parallelism of degree 3 does not divide" in done.stdout
     (record,) = store.read(tmp_path / "run").records

@@ -1,5 +1,4 @@
-"""Checkouts of a gate: which code runs, what is left behind, what is said of mistakes. Cells are measured in one slow test
-only."""
+"""Checkouts of a gate: which code runs, what is left behind, what is said of mistakes. One slow test measures a cell."""
 
 import json
 import subprocess
