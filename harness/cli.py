@@ -95,11 +95,77 @@ def parser() -> argparse.ArgumentParser:
     compare = commands.add_parser("compare", allow_abbrev=False, help="compare two runs cell by cell")
     compare.add_argument("base", metavar="BASE", help="run folder, or a folder of several, to compare with")
     compare.add_argument("head", metavar="HEAD", help="run folder, or a folder of several, to judge")
+    compare.add_argument("--markdown", metavar="FILE", help="write the verdicts there as Markdown, too")
+
+    gate = commands.add_parser(
+        "gate", allow_abbrev=False, help="measure two commits or two Pythons in turn, and judge the second"
+    )
+    gate.add_argument("--base", metavar="REF", help="commit, branch or tag to compare with; default: the files as they stand")
+    gate.add_argument("--head", metavar="REF", help="the one to judge; default: the files as they stand")
+    gate.add_argument("--base-python", metavar="FILE", help="Python of base, such as one with another torch; default: this one")
+    gate.add_argument("--head-python", metavar="FILE", help="Python of head; default: this one")
+    gate.add_argument("--install", metavar="CMD", help="how a checkout is installed, such as 'pip install .'")
+    gate.add_argument("--project", metavar="DIR", default=".", help="repository of the commits; default: the one you are in")
+    gate.add_argument("--pairs", metavar="N", type=int, default=5, help="pairs of runs before the first verdict")
+    gate.add_argument(
+        "--max-pairs", metavar="N", type=int, default=10, help="pairs of runs after which what is not clear stays so"
+    )
+    _add_repeated(gate)
+
+    calibrate = commands.add_parser(
+        "calibrate", allow_abbrev=False, help="run one state several times: how much do its cells vary?"
+    )
+    calibrate.add_argument("--runs", metavar="N", type=int, default=10, help="how often")
+    _add_repeated(calibrate)
+
+    golden = commands.add_parser(
+        "golden", allow_abbrev=False, help="hold the exact figures of runs against those in configs/golden"
+    )
+    golden.add_argument("runs", nargs="+", metavar="RUN", help="run folder; several of one machine and state")
+    _add_golden(golden)
+
+    _add_history(commands.add_parser("history", allow_abbrev=False, help="keep nightly runs, and find where a level changed"))
+
+    export = commands.add_parser("export", allow_abbrev=False, help="write a run in a format that other programs read")
+    export.add_argument("run", metavar="RUN", help="run folder")
+    export.add_argument("--format", metavar="NAME", required=True, help="the name of a file in harness/export, such as junit")
+    export.add_argument("--out", metavar="FILE", help="where to; default: standard output")
 
     commands.add_parser(
         "doctor", allow_abbrev=False, help="show devices, frameworks and versions, and what to do about what is missing"
     )
     return top
+
+
+def _add_repeated(command: argparse.ArgumentParser) -> None:
+    command.add_argument("suite", nargs="?", metavar="SUITE", default="gate", help="a suite as for 'run'; default: gate")
+    command.add_argument("--filter", metavar="EXPR", help="only cells that match, such as 'precision=bf16,tp=2'")
+    command.add_argument("--set", action="append", default=[], metavar="FIELD=VALUE", help="any field of the cells")
+    command.add_argument("--out", metavar="DIR", help="folder for the runs, new or empty; default: results/<time>-<command>")
+    _add_golden(command)
+
+
+def _add_golden(command: argparse.ArgumentParser) -> None:
+    command.add_argument("--golden", metavar="DIR", help="folder of golden files; default: configs/golden")
+
+
+def _add_history(command: argparse.ArgumentParser) -> None:
+    actions = command.add_subparsers(dest="action", metavar="ACTION", required=True, parser_class=_Parser)
+    add = actions.add_parser("add", allow_abbrev=False, help="add the runs of one night; three are a good number")
+    add.add_argument("runs", nargs="+", metavar="RUN", help="run folder")
+    add.add_argument("--commit", metavar="ID", help="what was measured; default: the commit of hpbench that the runs recorded")
+    check = actions.add_parser("check", allow_abbrev=False, help="say which levels changed; exit status 1 where one rose")
+    check.add_argument("--markdown", metavar="FILE", help="write it there as Markdown, too")
+    show = actions.add_parser("show", allow_abbrev=False, help="list every series and draw it")
+    show.add_argument("--out", metavar="DIR", help="folder for the pictures; default: plots in the store")
+    accept = actions.add_parser("accept", allow_abbrev=False, help="note that a change is meant")
+    accept.add_argument("cell", metavar="CELL", help="cell id, or the first characters of one")
+    accept.add_argument("metric", metavar="METRIC", help="step_seconds or peak_memory_bytes")
+    accept.add_argument("commit", metavar="COMMIT", help="the first one on the new level")
+    accept.add_argument("--who", metavar="NAME", required=True)
+    accept.add_argument("--why", metavar="REASON", required=True)
+    for action in (add, check, show, accept):
+        action.add_argument("--store", metavar="DIR", required=True, help="folder of the history")
 
 
 def _add_budget(command: argparse.ArgumentParser) -> None:
@@ -136,7 +202,10 @@ def parse(argv: Sequence[str] | None = None) -> argparse.Namespace:
         if not rest[0].startswith("-"):
             raise UsageError(f"unexpected argument {rest[0]!r}; see 'hpbench {arguments.command} --help'")
         known = [
-            f"--{name}" for name in vars(arguments) if name not in ("command", "suite", "runs", "run", "cell", "base", "head")
+            f"--{name.replace('_', '-')}"
+            for name in vars(arguments)
+            if name not in ("command", "action", "suite", "runs", "run", "cell", "metric", "commit")
+            and not (arguments.command == "compare" and name in ("base", "head"))
         ]
         raise unknown("option", rest[0].partition("=")[0], known or ["--help"], f"of 'hpbench {arguments.command}'")
     return arguments

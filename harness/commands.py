@@ -99,9 +99,77 @@ def explain(arguments: argparse.Namespace) -> int:
 
 def compare(arguments: argparse.Namespace) -> int:
     """Compare two runs cell by cell."""
+    from harness import golden
     from harness.compare import compare as judge
 
-    return judge(Path(arguments.base), Path(arguments.head))
+    summary = Path(arguments.markdown) if arguments.markdown else None
+    return judge(Path(arguments.base), Path(arguments.head), spreads=golden.spreads_for, summary=summary)
+
+
+def gate(arguments: argparse.Namespace) -> int:
+    """Measure two states in turn, and judge the second."""
+    from harness.gate import Wanted
+    from harness.gate import gate as judge
+
+    if not (arguments.base or arguments.head or arguments.base_python or arguments.head_python):
+        raise UsageError("base and head are the same: give --base a commit, branch or tag, or --base-python another Python")
+    asked = Wanted(
+        base=arguments.base or ".",
+        head=arguments.head or ".",
+        suite=arguments.suite,
+        project=Path(arguments.project),
+        install=arguments.install,
+        pythons=(arguments.base_python or sys.executable, arguments.head_python or sys.executable),
+        arguments=_repeated(arguments),
+        pairs=arguments.pairs,
+        most=max(arguments.pairs, arguments.max_pairs),
+        golden=_golden(arguments),
+    )
+    return judge(asked, _out(arguments))
+
+
+def calibrate(arguments: argparse.Namespace) -> int:
+    """Run one state several times and keep how much its cells vary."""
+    from harness.calibrate import calibrate as repeat
+
+    if arguments.runs < 1:
+        raise UsageError(f"--runs {arguments.runs}: give 3 or more, best 10")
+    return repeat(arguments.suite, _repeated(arguments), arguments.runs, _out(arguments), _golden(arguments))
+
+
+def golden(arguments: argparse.Namespace) -> int:
+    """Hold the exact figures of runs against golden files."""
+    from harness.golden import command
+
+    return command([Path(run) for run in arguments.runs], _golden(arguments))
+
+
+def history(arguments: argparse.Namespace) -> int:
+    """Keep nightly runs, and find where a level changed."""
+    from harness import history as kept
+
+    folder = Path(arguments.store)
+    if arguments.action == "add":
+        return kept.add_runs(folder, [Path(run) for run in arguments.runs], arguments.commit)
+    if arguments.action == "check":
+        return kept.check(folder, Path(arguments.markdown) if arguments.markdown else None)
+    if arguments.action == "show":
+        return kept.show(folder, Path(arguments.out) if arguments.out else None)
+    a = arguments
+    return kept.accept_change(folder, a.cell, a.metric, a.commit, a.who, a.why)
+
+
+def export(arguments: argparse.Namespace) -> int:
+    """Write a run in a format that other programs read."""
+    from harness.export import export as write
+
+    text = write(Path(arguments.run), arguments.format)
+    if not arguments.out:
+        print(text, end="")
+        return 0
+    Path(arguments.out).write_text(text)
+    print(f"{arguments.format}: {arguments.out}")
+    return 0
 
 
 def doctor(arguments: argparse.Namespace) -> int:
@@ -117,6 +185,22 @@ def _name_bad_lines(folder: str) -> None:
     for line in store.read(folder).bad_lines:
         where = f"line {line.number} of '{Path(folder) / store.RECORDS}'"
         print(f"hpbench: {where} could not be read and is left out: {line.reason}", file=sys.stderr)
+
+
+def _repeated(arguments: argparse.Namespace) -> tuple[str, ...]:
+    """What `hpbench run` is told besides the suite."""
+    chosen = ("--filter", arguments.filter) if arguments.filter else ()
+    return (*chosen, *(word for text in arguments.set for word in ("--set", text)))
+
+
+def _golden(arguments: argparse.Namespace) -> Path:
+    from harness.golden import DIRECTORY
+
+    return Path(arguments.golden) if arguments.golden else DIRECTORY
+
+
+def _out(arguments: argparse.Namespace) -> Path:
+    return Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{arguments.command}")
 
 
 def _budget(arguments: argparse.Namespace) -> float | None:

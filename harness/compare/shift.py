@@ -18,6 +18,10 @@ FEWEST_RUNS = 5
 """Runs on each side below which no verdict is given: the smallest p of 4 against 4 is 1/70, of 5 against 5 it is 1/252."""
 
 
+NORMAL = 1.4826
+"""Standard deviation of a normal distribution over its median absolute deviation, 1 / (quantile at 3/4)."""
+
+
 class Shift(NamedTuple):
     """How the head's times differ from the base's."""
 
@@ -30,19 +34,29 @@ class Shift(NamedTuple):
     """The relative change that counts, d."""
 
 
-def judge(base: Sequence[float], head: Sequence[float]) -> Shift:
+def judge(base: Sequence[float], head: Sequence[float], *, known: float | None = None, again: bool = False) -> Shift:
     """The verdict on two groups of runs, lower being better.
 
     `regressed` or `improved` if p <= 0.005 and |h| > d, `stable` if |h| < d / 2, else `inconclusive`, where h is the relative
-    shift and d = max(2 %, twice the base's own run-to-run spread). With fewer than 5 runs on a side: `inconclusive`.
+    shift and d = max(2 %, twice the run-to-run spread). With fewer than 5 runs on a side: `inconclusive`.
+
+    Args:
+        known: the cell's spread as calibrated on this machine. The runs' own spread counts where it is larger, as on a busy
+        day. again: a change must hold without the last run of each side, too. For who looks after every pair and does not
+        know
+            the spread: five runs may agree by chance far better than others would.
     """
+    if not base or not head:
+        raise ValueError(f"{len(base)} runs against {len(head)}: a shift needs one on each side at least")
     change = hodges_lehmann(base, head) / statistics.median(base)
     p = mann_whitney_p(base, head) if change > 0 else mann_whitney_p(head, base)
-    needed = max(LEAST_CHANGE, 2 * spread(base))
+    needed = max(LEAST_CHANGE, 2 * max(known or 0.0, spread(base, head)))
     if min(len(base), len(head)) < FEWEST_RUNS:
         word = "inconclusive"
     elif p <= LEAST_P and abs(change) > needed:
         word = "regressed" if change > 0 else "improved"
+        if again and judge(base[:-1], head[:-1], known=known).word != word:
+            word = "inconclusive"
     else:
         word = "stable" if abs(change) < needed / 2 else "inconclusive"
     return Shift(word, change, p, needed)
@@ -74,6 +88,16 @@ def _arrangements(n: int, m: int, u: int) -> int:
     return _arrangements(n, m - 1, u - n) + _arrangements(n - 1, m, u)
 
 
-def spread(runs: Sequence[float]) -> float:
-    """Run-to-run spread: the standard deviation over the median; 0 for a single run, of which nothing is known."""
-    return statistics.stdev(runs) / statistics.median(runs) if len(runs) > 1 else 0.0
+def spread(*groups: Sequence[float]) -> float:
+    """Run-to-run spread, relative: the standard deviation of a normal distribution with the same median absolute deviation.
+
+    s = 1.4826 * median |x / median(its group) - 1| * n / (n - g), over the n runs of all g groups (Rousseeuw and Croux,
+    Journal of the American Statistical Association 88, 1993, for the estimator). The last factor makes up for medians that
+    are the groups' own. A run that something else slowed down does not widen it, as it would a standard deviation. 0 where no
+    group has two runs: nothing is known then.
+    """
+    groups = tuple(group for group in groups if len(group) > 1)
+    if not groups:
+        return 0.0
+    off = [abs(run / middle - 1) for group in groups for middle in [statistics.median(group)] for run in group]
+    return NORMAL * statistics.median(off) * len(off) / (len(off) - len(groups))

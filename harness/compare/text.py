@@ -4,15 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from harness.compare.verdicts import Comparison, Verdict
-
-LOUD = ("regressed", "errored", "improved", "missing baseline", "not comparable", "inconclusive")
-"""Told one by one, in this order; what is stable is only counted."""
-MEANINGS = {
-    0: "nothing regressed",
-    1: "there are regressions, errors or changed exact metrics",
-    2: "it cannot be told for all cells",
-}
+from harness.compare.verdicts import LOUD, MEANINGS, Comparison, Verdict
 
 
 def written(comparison: Comparison, base: str, head: str) -> str:

@@ -1,7 +1,8 @@
 """Verdicts on two groups of runs: cells are matched by id, exact metrics compared exactly, times by their shift.
 
-Memory, loss and collective counts do not vary from run to run where nothing changed, so a single run can tell: any
-difference is a finding in both directions. Where the base's own runs differ, the head is held to their range.
+Memory, losses and counts of collectives do not vary from run to run where nothing changed, so a single run can tell: any
+difference is a finding in both directions (`harness.compare.exact`). Times are told apart by their shift over several runs
+(`harness.compare.shift`).
 """
 
 from __future__ import annotations
@@ -9,17 +10,41 @@ from __future__ import annotations
 import statistics
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
+from benchmarks.cell import Cell
+from harness.compare.exact import IDENTICAL, Values, against, aligned, bounds, exact_values, held, of_training, written
 from harness.compare.shift import FEWEST_RUNS, judge
 from harness.record import Record
 from harness.report.words import STATUS_WORDS, amount
+from harness.table import techniques
 
 Word = Literal["regressed", "improved", "stable", "inconclusive", "errored", "missing baseline", "not comparable"]
 
-EXACT_METRICS = ("peak_memory_bytes", "final_loss")
 TIME = "step_seconds"
+LOUD: tuple[Word, ...] = ("regressed", "errored", "improved", "missing baseline", "not comparable", "inconclusive")
+"""What is told one by one, in this order; what is stable is only counted."""
+MEANINGS = {
+    0: "nothing regressed",
+    1: "there are regressions, errors or changed exact metrics",
+    2: "it cannot be told for all cells",
+}
+"""Exit status -> what it says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Terms:
+    """What is known beside the runs."""
+
+    spreads: Mapping[str, float] = field(default_factory=dict)
+    """Cell id -> its run-to-run spread as calibrated on this machine."""
+    differences: str = ""
+    """In what the environments of base and head differ, in words."""
+    environments_may_differ: bool = False
+    """For runs that were made in turn on one machine, whose software is what is compared."""
+    looking: bool = False
+    """Whether runs are added until the verdict is clear; see `again` of `harness.compare.shift.judge`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,7 +79,9 @@ class Comparison:
         return 2 if unknown or not self.verdicts else 0
 
 
-def compare_runs(base_runs: Sequence[Sequence[Record]], head_runs: Sequence[Sequence[Record]]) -> Comparison:
+def compare_runs(
+    base_runs: Sequence[Sequence[Record]], head_runs: Sequence[Sequence[Record]], terms: Terms | None = None
+) -> Comparison:
     """Compare the head's runs with the base's.
 
     Args:
@@ -70,7 +97,7 @@ def compare_runs(base_runs: Sequence[Sequence[Record]], head_runs: Sequence[Sequ
         if before and after and len(alike) == 1 and "ok" not in alike:
             without[STATUS_WORDS[before[0].status]] += 1
         else:
-            verdicts += _of_cell(before, after)
+            verdicts += _of_cell(before, after, terms or Terms())
     return Comparison(verdicts=tuple(verdicts), without_figures=dict(without), notes=tuple(_notes(base_runs, head_runs)))
 
 
@@ -83,16 +110,16 @@ def _by_cell(runs: Sequence[Sequence[Record]]) -> dict[str, list[Record]]:
     return found
 
 
-def _of_cell(base: list[Record], head: list[Record]) -> list[Verdict]:
+def _of_cell(base: list[Record], head: list[Record], terms: Terms) -> list[Verdict]:
     first = (base or head)[0]
-    about = {"cell_id": first.cell_id, "name": f"{first.cell.model} {first.cell.layout} {first.cell.precision}"}
+    about = {"cell_id": first.cell_id, "name": title(first.cell)}
     if not head:
         return [Verdict(**about, metric="", word="not comparable", why="head has no record of it")]
     if not base:
         return [Verdict(**about, metric="", word="missing baseline", why="base has no record of it")]
-    machines = {record.environment_id for record in base + head}
-    if len(machines) > 1:
-        why = f"machine or software differ: environments {', '.join(sorted(machines))}"
+    machines = [sorted({record.environment_id for record in side}) for side in (base, head)]
+    if max(map(len, machines)) > 1 or (machines[0] != machines[1] and not terms.environments_may_differ):
+        why = f"machine or software differ: {terms.differences or ' against '.join(' and '.join(side) for side in machines)}"
         return [Verdict(**about, metric="", word="not comparable", why=why)]
     ended = next((record for record in head if record.status != "ok"), None)
     begun = next((record for record in base if record.status != "ok"), None)
@@ -104,56 +131,44 @@ def _of_cell(base: list[Record], head: list[Record]) -> list[Verdict]:
         before = "base has figures" if not begun else f"base {STATUS_WORDS[begun.status]}"
         why = f"head {STATUS_WORDS[ended.status]}, {before}: {ended.reason or 'no reason was recorded'}"
         return [Verdict(**about, metric="", word="errored", why=why)]
-    exact = [Verdict(**about, exact=True, **found) for found in _exact(_exact_values(base), _exact_values(head))]
-    return [*exact, Verdict(**about, **_time(base, head))]
+    values = aligned([exact_values(record) for record in base + head])
+    if machines[0] != machines[1]:  # each side was held to its own single device; other kernels round otherwise
+        values = [{metric: value for metric, value in run.items() if not of_training(metric)} for run in values]
+    exact = [Verdict(**about, exact=True, **found) for found in _exact(values[: len(base)], values[len(base) :])]
+    return [*exact, Verdict(**about, **_time(base, head, terms))]
 
 
-def _exact_values(records: list[Record]) -> list[dict[str, tuple[float, str]]]:
-    """For each run: metric -> (value, unit). Collectives are counted by axis and operation."""
-    runs = []
-    for record in records:
-        values = {name: (m.value, m.unit) for name in EXACT_METRICS if (m := record.metrics.get(name))}
-        if record.observed:
-            for axis, operations in record.observed.collectives.items():
-                values |= {f"collectives.{axis}.{name}": (what["count"], "calls") for name, what in operations.items()}
-        runs.append(values)
-    return runs
+def title(cell: Cell) -> str:
+    """A cell for people: model, layout and techniques."""
+    return f"{cell.model} {cell.layout} {techniques(cell)}"
 
 
-def _exact(base: list[dict], head: list[dict]) -> list[dict]:
+def _exact(base: list[Values], head: list[Values]) -> list[dict]:
     """One entry per metric: its name, verdict and reason."""
     found = []
     for metric in dict.fromkeys(name for run in base + head for name in run):
-        # A collective that was not called was called 0 times; another metric that is absent was not measured.
-        absent = (0, "calls") if metric.startswith("collectives.") else None
-        before = [run.get(metric, absent) for run in base]
-        after = [run.get(metric, absent) for run in head]
-        if None in before or None in after:
-            word = "missing baseline" if None in before else "errored"
-            found.append({"metric": metric, "word": word, "why": f"not measured in {'base' if None in before else 'head'}"})
+        if not all(metric in run for run in base + head):
+            known = all(metric in run for run in base)
+            word, side = ("errored", "head") if known else ("missing baseline", "base")
+            found.append({"metric": metric, "word": word, "why": f"not measured in {side}"})
             continue
-        unit = before[0][1]
-        low, high = min(value for value, _ in before), max(value for value, _ in before)
-        values = [value for value, _ in after]
-        word = "regressed" if max(values) > high else "improved" if min(values) < low else "stable"
-        farthest = max(values) if word == "regressed" else min(values) if word == "improved" else values[0]
-        held = _written(low, unit) if low == high else f"{_written(low, unit)} to {_written(high, unit)} in its own runs"
-        found.append({"metric": metric, "word": word, "why": f"{held} -> {_written(farthest, unit)}"})
+        low, high = bounds(base, metric)
+        least, most = bounds(head, metric)
+        word, farthest = against(low, high, least, most)
+        why = f"{held(low, high)} -> {written(farthest)}"
+        if word != "stable" and len(base) < IDENTICAL and least != most:
+            word, why = "inconclusive", f"{why}; head's own runs differ: give {IDENTICAL} runs of base or more"
+        found.append({"metric": metric, "word": word, "why": why})
     return found
 
 
-def _written(value: float, unit: str) -> str:
-    """Exactly, as a rounded figure may hide the difference that is the finding."""
-    exactly = repr(int(value)) if float(value).is_integer() else repr(value)
-    return f"{exactly} {unit}" + (f" ({amount(value, unit)})" if unit == "bytes" and value >= 1024 else "")
-
-
-def _time(base: list[Record], head: list[Record]) -> dict:
+def _time(base: list[Record], head: list[Record], terms: Terms) -> dict:
     before = [statistics.median(r.samples.step_seconds) for r in base if r.samples.step_seconds]
     after = [statistics.median(r.samples.step_seconds) for r in head if r.samples.step_seconds]
     if not before or not after:
         return {"metric": TIME, "word": "missing baseline" if not before else "errored", "why": "no timed steps"}
-    shift = judge(before, after)
+    known = terms.spreads.get(base[0].cell_id)
+    shift = judge(before, after, known=known, again=terms.looking and known is None)
     figures = f"{amount(statistics.median(before), 's')} -> {amount(statistics.median(after), 's')} ({shift.change:+.1%})"
     if min(len(before), len(after)) < FEWEST_RUNS:
         runs = f"{len(before)} against {len(after)} run{'s' if len(after) > 1 else ''}"
