@@ -1,0 +1,61 @@
+"""ZeRO stage 0 by DeepSpeed: plain data parallelism, the measure of what the other stages save (Rajbhandari et al., ZeRO, 2020).
+
+Every rank holds the whole model and all of its gradients and optimizer state. Gradients are averaged in buckets after the
+last backward, so nothing of it overlaps.
+
+Memory of a rank (section 5 of the paper, in fp32 with AdamW, for P parameters): 4 P parameters + 4 P gradients + 8 P state.
+
+DeepSpeed's own clipping counts a weight that two stages share twice (`clip_grad_norm_` in deepspeed/runtime/utils.py), so the
+norm is taken and gradients are clipped here, as beside every other strategy that leaves gradients whole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import nn
+
+from benchmarks.cell import Cell
+from benchmarks.contract import Assembly, DataParallel, OptimizerRecipe, Shares
+from benchmarks.data_parallel import _deepspeed as shared
+from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
+from benchmarks.world import World
+
+PRELOAD = shared.PRELOAD
+
+
+class _Replica(LocalReplica):
+    """DeepSpeed averages and steps; the rest is ours."""
+
+    def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, config: dict[str, Any], bucket: int):
+        parameters = shared.local_parts(assembly, world)
+        super().__init__(assembly, optimizer, world, parameters=parameters)
+        modules = nn.ModuleList(part.module for part in assembly.parts)
+        self._engine = shared.start(modules, self._optimizer, shared.ready(config, world), world)
+        self._optimizer = self._engine  # its step and zero_grad are those of an optimizer
+        self._bucket = bucket
+
+    def reduce(self) -> None:
+        self._engine.allreduce_gradients(bucket_size=self._bucket)
+
+
+@dataclass(frozen=True)
+class Strategy(DataParallel):
+    """How DeepSpeed averages."""
+
+    bucket_elements: int = shared.OWN_DEFAULT_BUCKET
+    """Gradient elements that are averaged together, at least."""
+
+    def configuration(self, cell: Cell) -> dict[str, Any]:
+        return {**shared.configuration(cell, 0), "gradient_clipping": 0.0}
+
+    def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
+        return _Replica(assembly, optimizer, world, self.configuration(cell), self.bucket_elements)
+
+    def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
+        return Shares(gradients=2.0)  # as backward leaves them, and in the bucket that is averaged
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        return shared.objection(cell, site, traits)
