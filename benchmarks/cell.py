@@ -41,8 +41,19 @@ class Optimizer(_Data):
 
     name: Literal["adamw", "sgd"] = "adamw"
     learning_rate: float = Field(default=1e-3, gt=0)
+    """For batches of `base_batch` samples; for all, without scaling."""
+    scaling: Literal["none", "linear", "sqrt"] = "none"
+    """How the learning rate grows with the global batch: `linear`, as of k times the samples SGD's step is k small ones
+    (Goyal et al., Accurate, Large Minibatch SGD, 2017), or `sqrt`, which keeps the noise of the step and suits Adam
+    (Malladi et al., On the SDEs and Scaling Rules for Adaptive Gradient Algorithms, 2022)."""
+    base_batch: int = Field(default=8, ge=1)
     betas: tuple[float, float] = (0.9, 0.95)
     weight_decay: float = Field(default=0.1, ge=0)
+
+    def rate(self, samples: int) -> float:
+        """The learning rate of steps on global batches of so many samples."""
+        exponent = {"none": 0.0, "linear": 1.0, "sqrt": 0.5}[self.scaling]
+        return self.learning_rate * (samples / self.base_batch) ** exponent
 
 
 class Protocol(_Data):
@@ -55,6 +66,9 @@ class Protocol(_Data):
     """At least so many timed steps; 0: the cell is verified only, and its record has no metrics."""
     measure_seconds: float = Field(default=1.0, ge=0)
     """Timing goes on until this much time was measured, too."""
+    loss_samples: int = Field(default=0, ge=0)
+    """The loss after training on so many samples is recorded, so that batches of different sizes can be compared by what they
+    reach and not by throughput alone; 0: it is not. Further steps, untimed, are run where the others were too few."""
     probe: bool = True
     """Whether extra, untimed steps are run for memory and collectives."""
     build_limit: float = Field(default=300, gt=0)

@@ -87,7 +87,7 @@ def compose(
     for part in assembly.parts:
         apply_checkpointing(part, cell.checkpointing)
         apply_precision(part.module, precision, world.device.type)
-    recipe = _recipe(optimizer or cell.optimizer, cell.clip)
+    recipe = _recipe(optimizer or cell.optimizer, cell)
     if cell.offload == "optimizer" and "optimizer" not in _own_offload(data):
         recipe = HostRecipe(kind=recipe.kind, settings=recipe.settings, clip=recipe.clip)
     replica = (
@@ -197,7 +197,7 @@ def _strategies_problem(cell: Cell, site: Site, model: Model, found: dict[str, S
     if cell.offload == "parameters" and "parameters" not in _own_offload(found.get("dp")):
         return (
             f"layout '{cell.layout}' works on parameters where they are, and cannot leave them on the host: use a data axis "
-            "that gathers them block by block, for example dp=2:fsdp, or offload=optimizer"
+            "that gathers them block by block, or offload=optimizer"
         )
     for axis, strategy in found.items():
         written = cell.layout.get(axis)
@@ -238,8 +238,9 @@ def _whole(model: Model) -> Part:
     return Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=placements(model, module))
 
 
-def _recipe(optimizer: Optimizer, clip: float) -> OptimizerRecipe:
-    settings: dict[str, Any] = {"lr": optimizer.learning_rate, "weight_decay": optimizer.weight_decay}
+def _recipe(optimizer: Optimizer, cell: Cell) -> OptimizerRecipe:
+    clip = cell.clip
+    settings: dict[str, Any] = {"lr": optimizer.rate(cell.batch.global_size), "weight_decay": optimizer.weight_decay}
     if optimizer.name == "sgd":
         return OptimizerRecipe(kind=torch.optim.SGD, settings=settings, clip=clip)
     return OptimizerRecipe(kind=torch.optim.AdamW, settings={**settings, "betas": optimizer.betas}, clip=clip)

@@ -149,12 +149,11 @@ def _optimizer_losses(cell: Cell, device: torch.device, rows: int) -> list[float
     module = _whole(model, cell.seed).to(device)
     parameters = list(module.parameters())
     samples, settings = model.samples(cell), cell.optimizer
+    rate = settings.rate(cell.batch.global_size)
     if settings.name == "sgd":
-        optimizer = torch.optim.SGD(parameters, lr=settings.learning_rate, weight_decay=settings.weight_decay)
+        optimizer = torch.optim.SGD(parameters, lr=rate, weight_decay=settings.weight_decay)
     else:
-        optimizer = torch.optim.AdamW(
-            parameters, lr=settings.learning_rate, betas=settings.betas, weight_decay=settings.weight_decay
-        )
+        optimizer = torch.optim.AdamW(parameters, lr=rate, betas=settings.betas, weight_decay=settings.weight_decay)
     unscaled = torch.amp.GradScaler(device.type, enabled=False)
     losses = []
     for step in range(OPTIMIZER_STEPS):

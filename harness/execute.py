@@ -127,9 +127,8 @@ class _Attempt:
         self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
         self._refuse(self._strayed([rank["first_losses"] for rank in ranks]), "measure")
         self._refuse(self._skipped(ranks[0]["skipped"], len(ranks[0]["step_seconds"])), "measure")
-        losses = [rank["final_loss"] for rank in ranks if rank["final_loss"] is not None]
-        loss = sum(losses) / len(losses) if losses else math.nan
-        if not math.isfinite(loss):
+        loss = _mean([rank["final_loss"] for rank in ranks])
+        if loss is None or not math.isfinite(loss):
             self._refuse(f"the loss was {loss} after the last timed step", "measure")
         steps = [rank["step_seconds"] for rank in ranks]
         recomputed = sum(f["recomputed_flops"] for f in findings if f["coordinates"]["tp"] == 0)
@@ -139,6 +138,7 @@ class _Attempt:
             step_seconds=steps,
             wall_seconds=[rank["wall_seconds"] for rank in ranks],
             final_loss=loss,
+            loss_after_samples=_mean([rank["loss_after_samples"] for rank in ranks]),
             flops={**ranks[0]["flops"], "recomputed": recomputed},
             device_name=ranks[0]["device_name"],
             readings={name: [rank["readings"][name] for rank in ranks] for name in ranks[0]["readings"]},
@@ -197,6 +197,12 @@ class _Attempt:
         durations = self.found["durations"]
         for phase, seconds in outcome.durations.items():
             durations[phase] = durations.get(phase, 0.0) + seconds
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    """Over the ranks that have one; None where none has."""
+    present = [value for value in values if value is not None]
+    return sum(present) / len(present) if present else None
 
 
 def _caveats(cell: Cell, site: Site) -> list[str]:

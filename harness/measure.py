@@ -41,17 +41,18 @@ def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], No
 
     Returns:
         `finding`: what was observed; `readings`: probe -> reading; `warmup_seconds`: largest of the ranks;
-        `step_seconds`: this rank's; `wall_seconds`; `final_loss` and `first_losses`: None where this rank has none;
+        `step_seconds`: this rank's; `wall_seconds`; `final_loss`, `first_losses` and `loss_after_samples`: None where this
+        rank has none;
         `skipped`: how many timed steps loss scaling left out; `caveats`.
     """
     batches = Batches(cell, models.load(cell.model), world)
-    first = _FirstLosses()
+    losses = _Losses()
     report("probe")
-    readings, finding = _observe(engine, cell, world, batches, first)
+    readings, finding = _observe(engine, cell, world, batches, losses)
     report("warmup")
-    warmup, caveats = _warm_up(engine, cell.protocol, world, batches, first)
+    warmup, caveats = _warm_up(engine, cell.protocol, world, batches, losses)
     report("measure")
-    timed = _time(engine, world, batches, _steps(cell.protocol, warmup))
+    timed = _time(engine, world, batches, _steps(cell.protocol, warmup), losses)
     ledger = sum(timed.step_seconds) / timed.own_seconds - 1
     if abs(ledger) > LEDGER_TOLERANCE:
         caveats.append(f"unstable: the steps of rank {world.rank} differ from its wall time by {ledger:+.1%}")
@@ -62,37 +63,55 @@ def measure(engine: Engine, cell: Cell, world: World, report: Callable[[str], No
         "step_seconds": timed.step_seconds,
         "wall_seconds": timed.wall_seconds,
         "final_loss": timed.final_loss,
-        "first_losses": first.values(),
+        "first_losses": losses.first(),
+        "loss_after_samples": _loss_after(engine, cell, batches, losses),
         "skipped": timed.skipped,
         "caveats": caveats,
         "data": batches.describe(),
     }
 
 
-class _FirstLosses:
-    """Those of the engine's first steps, which stay on the device until they are asked for."""
+class _Losses:
+    """Those of all of the engine's steps in order, which stay on the device until they are asked for."""
 
     def __init__(self) -> None:
         self._losses: list[torch.Tensor | None] = []
 
+    def __len__(self) -> int:
+        return len(self._losses)
+
     def note(self, result: StepResult) -> StepResult:
-        """Keep the loss of one of the first steps. Returns the result."""
-        if len(self._losses) < OPTIMIZER_STEPS:
-            self._losses.append(result.loss)
+        """Keep the loss of a step. Returns the result."""
+        self._losses.append(result.loss)
         return result
 
-    def values(self) -> list[float | None]:
-        """In the order of steps; None where this rank has no loss."""
-        return [None if loss is None else float(loss) for loss in self._losses]
+    def first(self) -> list[float | None]:
+        """Of the first steps, to hold against a reference; None where this rank has no loss."""
+        return [None if loss is None else float(loss) for loss in self._losses[:OPTIMIZER_STEPS]]
+
+    def mean(self, begin: int, end: int) -> float | None:
+        """Over these steps; None where this rank has no loss."""
+        chosen = self._losses[begin:end]
+        return None if chosen[0] is None else torch.stack(chosen).mean().item()
+
+
+def _loss_after(engine: Engine, cell: Cell, batches: Batches, losses: _Losses) -> float | None:
+    """The mean loss over the last eighth of the protocol's `loss_samples`; None where it has none, or this rank no loss."""
+    if not cell.protocol.loss_samples:
+        return None
+    steps = math.ceil(cell.protocol.loss_samples / cell.batch.global_size)
+    while len(losses) < steps:
+        losses.note(engine.step(batches.take()))
+    return losses.mean(steps - math.ceil(steps / 8), steps)
 
 
 def _observe(
-    engine: Engine, cell: Cell, world: World, batches: Batches, first: _FirstLosses
+    engine: Engine, cell: Cell, world: World, batches: Batches, losses: _Losses
 ) -> tuple[dict[str, Any], dict[str, Any]]:
     """Extra steps: the probes' own, then one under the observer."""
 
     def step() -> bool:
-        return not first.note(engine.step(batches.take())).skipped
+        return not losses.note(engine.step(batches.take())).skipped
 
     readings: dict[str, Any] = {}
     if cell.protocol.probe:
@@ -126,7 +145,7 @@ def _recomputed_flops(finding: dict[str, Any], model: Model, cell: Cell) -> int:
 
 
 def _warm_up(
-    engine: Engine, protocol: Protocol, world: World, batches: Batches, first: _FirstLosses
+    engine: Engine, protocol: Protocol, world: World, batches: Batches, losses: _Losses
 ) -> tuple[list[float], list[str]]:
     """Steps until their time is steady or the bound is reached; every rank sees the largest times and decides alike.
 
@@ -137,7 +156,7 @@ def _warm_up(
         batch = batches.take()
         world.synchronize()
         begun = time.perf_counter()
-        first.note(engine.step(batch))
+        losses.note(engine.step(batch))
         world.synchronize()
         seconds.append(_largest(time.perf_counter() - begun, world))
         if steady(seconds):
@@ -164,7 +183,7 @@ class _Timed:
     """Steps that loss scaling left out."""
 
 
-def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
+def _time(engine: Engine, world: World, batches: Batches, count: int, losses: _Losses) -> _Timed:
     """Train `count` steps and look at nothing but the clock; devices are synchronised at both ends alone."""
     ready = [batches.take()]
     most = min(count, MOST_BATCHES, MOST_BATCH_BYTES // sum(tensor.nbytes for tensor in ready[0]))
@@ -179,7 +198,7 @@ def _time(engine: Engine, world: World, batches: Batches, count: int) -> _Timed:
     clock.mark()
     skipped = 0
     for i in range(count):
-        result = engine.step(ready[i % len(ready)])
+        result = losses.note(engine.step(ready[i % len(ready)]))
         skipped += result.skipped
         clock.mark()
     world.synchronize()

@@ -34,6 +34,7 @@ def merge(findings: Sequence[dict[str, Any]], *, knobs: dict[str, Any], data: di
     return Observed(
         dtypes=dtypes,
         devices=devices,
+        learning_rates=sorted({rate for f in findings for rate in f["learning_rates"]}),
         checkpointed_blocks=sum(n > 0 for n in repeated),
         recomputed_forwards=sum(repeated),
         microbatches=max(part["forwards"] for part in replica),
@@ -69,6 +70,9 @@ def problem(
         if seen != wanted:
             what = f"{subject.replace('_', ' ')} in {seen}" if seen else f"no {subject.replace('_', ' ')} at all"
             return f"{cell.precision} was asked for, and {what} was observed where {wanted} is meant"
+    rate = cell.optimizer.rate(cell.batch.global_size)
+    if observed.learning_rates != [rate]:
+        return f"a learning rate of {rate:g} was asked for, and {observed.learning_rates} was observed"
     for subject in OFFLOADED.get(cell.offload, ()):
         if (where := observed.devices.get(subject)) != "cpu":
             return f"offload {cell.offload} was asked for, and {subject.replace('_', ' ')} on {where} observed"

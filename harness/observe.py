@@ -64,6 +64,7 @@ class Observer:
         self._calls = _Calls(world)
         self._dtypes: dict[str, set[str]] = defaultdict(set)
         self._devices: dict[str, set[str]] = defaultdict(set)
+        self._rates: set[float] = set()
         self._forwards: Counter[int] = Counter()
         self._leaves: Counter[tuple[int, str, str]] = Counter()
         self._stack = contextlib.ExitStack()
@@ -82,9 +83,9 @@ class Observer:
     def finding(self) -> dict[str, Any]:
         """What was seen on this rank.
 
-        `dtypes` and `devices`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`; and `parts`:
-        for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its forward ran,
-        recomputation included.
+        `dtypes` and `devices`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
+        `learning_rates`: of the optimizers; and `parts`: for each its `index`, `units`, how often its `forward` ran, and
+        `blocks`: block -> how often its forward ran, recomputation included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)
@@ -96,6 +97,7 @@ class Observer:
                 axes: {name: dict(counts) for name, counts in seen.items()} for axes, seen in self._calls.collectives.items()
             },
             "attention_backend": self._calls.attention,
+            "learning_rates": sorted(self._rates),
             "parts": [
                 {
                     "index": part.index,
@@ -139,6 +141,7 @@ class Observer:
                 self._note("gradients", parameter.grad)
 
     def _after_update(self, optimizer: torch.optim.Optimizer, *_: Any) -> None:
+        self._rates |= {float(group["lr"]) for group in optimizer.param_groups}
         for parameter in _optimized(optimizer):
             # What the optimizer updates is a master copy where the model's parameters are of another dtype.
             self._note("optimizer_state", parameter)

@@ -55,6 +55,8 @@ class Observed(_Data):
     """`parameters`, `compute`, `gradients`, `reduction`, `optimizer_state`."""
     devices: dict[str, str] = {}
     """Where `parameters`, `gradients` as the optimizer sees them, and `optimizer_state` lie: `cpu`, `cuda`."""
+    learning_rates: list[float] = []
+    """Those of the live optimizers' parameter groups, each once."""
     checkpointed_blocks: int = 0
     recomputed_forwards: int = 0
     """Block forwards per step that were run again in backward, over all ranks' blocks of one data rank."""
@@ -115,7 +117,8 @@ class Record(_Data):
     metrics: dict[str, Metric] = {}
     """By name. Of every measured cell: step_seconds (s), samples_per_second, samples_per_second_per_device (samples/s), of one
     that trains on text also tokens_per_second, tokens_per_second_per_device (tokens/s), model_flops_per_second,
-    model_flops_per_second_full_attention, hardware_flops_per_second (FLOP/s, all devices), final_loss (nats).
+    model_flops_per_second_full_attention, hardware_flops_per_second (FLOP/s, all devices), final_loss (nats); of
+    one whose protocol asks for it, loss_after_samples (nats), the mean over the last eighth of the samples.
     Of every probed cell, largest rank first and `per_rank`: peak_memory_bytes (allocated on CUDA, tracked tensors on CPU),
     and what was live at that peak: memory_parameters_bytes, memory_gradients_bytes, memory_optimizer_state_bytes,
     memory_activations_bytes, memory_other_bytes. On CUDA also peak_reserved_bytes, on CPU peak_resident_bytes (bytes).

@@ -44,9 +44,9 @@ def reduced(part: Part, assembly: Assembly, world: World, **options: Any) -> Dis
         # By its mesh DDP knows that the module may hold DTensors over another axis, and reduces their local tensors; named
         # by process group alone it fails on them. The mesh costs a walk over all parameters in each forward.
         how = {"device_mesh": world.mesh("dp")}
-        # DDP swaps DTensors for local tensors by the first name alone (torch/distributed/tensor/parallel/ddp.py walks
+        # DDP swaps DTensors for local tensors by the first name alone (torch.distributed.tensor.parallel.ddp walks
         # named_parameters, which leaves out second names), and a shared weight would fall in two.
         read_through(part.module)
-    ddp = DistributedDataParallel(part.module, **how, **options)
-    ddp.require_backward_grad_sync = False
-    return ddp
+    wrapped = DistributedDataParallel(part.module, **how, **options)
+    wrapped.require_backward_grad_sync = False
+    return wrapped

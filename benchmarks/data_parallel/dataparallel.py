@@ -35,18 +35,16 @@ class Strategy(DataParallel):
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if site.kind == "cpu":
-            return (
-                "nn.DataParallel calls the module as it is where there is no GPU, and nothing would be parallel: use dp=N:ddp"
-            )
+            return "nn.DataParallel calls the module as it is where there is no GPU, and nothing would be parallel: choose another data axis"
         if cell.layout.devices > cell.layout.degree("dp"):
             return (
                 "nn.DataParallel drives all devices from one process and threads, in which the collectives and stages of "
-                "other axes would meet each other: use dp=N:ddp beside them"
+                "other axes would meet each other: choose a data axis with a process for each rank"
             )
         if cell.precision != "fp32" or cell.checkpointing != "none":
             return (
                 "nn.DataParallel copies a module's attributes and not what they are bound to (Module._replicate_for_data_"
                 "parallel), so that the forward which precision or checkpointing has put in place would run the first "
-                "device's layers on every device: use fp32 without checkpointing, or dp=N:ddp"
+                "device's layers on every device: use fp32 without checkpointing, or another data axis"
             )
         return None

@@ -99,18 +99,18 @@ class Strategy(DataParallel):
         if DTENSOR in traits:
             return (
                 "FSDP1 puts new Parameter objects into the module where parameters are DTensors (_use_unsharded_views in "
-                "torch/distributed/fsdp/_flat_param.py), so that the optimizer's never get a gradient: use tp=N:hand or fsdp"
+                "torch.distributed.fsdp._flat_param), so that the optimizer's never get a gradient: choose tensor parallelism by plain tensors"
             )
         if SEVERAL_IN_FLIGHT in traits and cell.batch.microbatches > 1:
             return (
                 "FSDP1 frees a unit's parameters after the backward of one microbatch (_post_backward_hook in "
-                "torch/distributed/fsdp/_runtime_utils.py), while those of others in flight still need them: use fsdp, or one "
+                "torch.distributed.fsdp._runtime_utils), while those of others in flight still need them: use FSDP2, or one "
                 "microbatch"
             )
         if TIED_ACROSS_STAGES in traits:
             return (
                 "the two copies of a weight that stages share lie at different places of two flattened units, so that a rank "
-                "holds other elements of the one than of the other, and their gradients cannot be summed: use fsdp"
+                "holds other elements of the one than of the other, and their gradients cannot be summed: use FSDP2"
             )
         if SPLITS_BACKWARD in traits:
             return (

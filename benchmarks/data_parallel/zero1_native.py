@@ -52,8 +52,8 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if {DTENSOR, SPLITS_BACKWARD} <= traits:
             return (
-                "ZeroRedundancyOptimizer works on the plain tensors behind DTensor parameters. These become DTensors anew in every "
-                "forward (torch/distributed/tensor/parallel/ddp.py), and a schedule that computes weight gradients apart does "
-                "not follow them back (torch/distributed/pipelining/_backward.py): use tp=N:hand, or whole backwards"
+                "ZeroRedundancyOptimizer works on the plain tensors behind DTensors. These become DTensors anew in every "
+                "forward (torch.distributed.tensor.parallel.ddp), and a schedule that computes weight gradients apart does "
+                "not follow them back (torch/distributed/pipelining/_backward.py): use plain tensors, or whole backwards"
             )
         return None

@@ -37,6 +37,8 @@ class Evidence:
     """Rank -> seconds between the two barriers around all timed steps."""
     final_loss: float
     """Mean over the batch of the last timed step, in nats."""
+    loss_after_samples: float | None
+    """Over the last eighth of the protocol's `loss_samples`, in nats; None where it asks for none."""
     flops: dict[str, int]
     """Of one step, over all devices: `model` (causal attention counted causally), `model_full_attention`, `recomputed`."""
     device_name: str

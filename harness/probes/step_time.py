@@ -24,6 +24,8 @@ def metrics(evidence: Evidence) -> dict[str, Metric]:
         ),
         "final_loss": Metric(value=evidence.final_loss, unit="nats"),
     }
+    if evidence.loss_after_samples is not None:
+        found["loss_after_samples"] = Metric(value=evidence.loss_after_samples, unit="nats")
     batch, devices = evidence.cell.batch, evidence.cell.devices
     mean = sum(steps) / len(steps)
     fastest, slowest = bootstrap_interval(steps, np.mean)

@@ -90,10 +90,13 @@ def _asked(cell: Cell) -> str:
     checkpointing = "without checkpointing" if cell.checkpointing == "none" else f"with {cell.checkpointing} checkpointing"
     clip = f"gradients clipped to a global norm of {cell.clip:g}" if cell.clip else "gradients not clipped"
     optimizer = cell.optimizer
+    rate = f"learning rate {optimizer.rate(cell.batch.global_size):g}"
+    if optimizer.scaling != "none":
+        rate += f" ({optimizer.learning_rate:g} at {optimizer.base_batch} samples, {optimizer.scaling} scaling)"
     return (
         f"train {cell.model} on {_data(cell)}, spread over {devices} as {cell.layout} by {processes}, in {cell.precision} "
         f"{checkpointing}. One step takes {cell.batch.global_size} samples{_tokens(cell)}, {parts}; {clip}; "
-        f"{optimizer.name} with learning rate {optimizer.learning_rate:g}; seed {cell.seed}."
+        f"{optimizer.name} with {rate}; seed {cell.seed}."
     )
 
 

@@ -159,7 +159,7 @@ def _variants(table: pd.DataFrame) -> list[str]:
             "batch": [f"batch {b}×{s}" for b, s in zip(table["global_batch"], table["sequence"], strict=True)],
             "microbatches": [f"m={m}" if m > 1 else "" for m in table["microbatches"]],
             "clip": [f"clip {c['clip']:g}" if c["clip"] else "" for c in conditions],
-            "optimizer": [f"{c['optimizer']['name']} {c['optimizer']['learning_rate']:g}" for c in conditions],
+            "optimizer": [_optimizer(c["optimizer"]) for c in conditions],
             "seed": [f"seed {c['seed']}" for c in conditions],
             "data": [plain(c["data"]) for c in conditions],
         },
@@ -171,3 +171,8 @@ def _variants(table: pd.DataFrame) -> list[str]:
     # Cells may differ in what has no short name, such as the protocol: their ids tell them apart.
     same = table[["run", "model", "technique", "layout"]].assign(name=names).duplicated(keep=False)
     return [" · ".join(filter(None, (n, c[:6] if s else ""))) for n, c, s in zip(names, table["cell_id"], same, strict=True)]
+
+
+def _optimizer(settings: dict[str, Any]) -> str:
+    scaling = "" if settings["scaling"] == "none" else f" {settings['scaling']}"
+    return f"{settings['name']} {settings['learning_rate']:g}{scaling}"

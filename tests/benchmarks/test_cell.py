@@ -6,7 +6,7 @@ import shlex
 import pytest
 from pydantic import ValidationError
 
-from benchmarks.cell import Batch, Cell
+from benchmarks.cell import Batch, Cell, Optimizer
 
 
 def test_equal_cells_have_equal_ids_however_they_were_made():
@@ -44,3 +44,10 @@ def test_the_command_says_all_that_differs_from_the_default():
         ("--set", "protocol.measure_steps=5"),
     ]:
         assert words[words.index(flag) + 1] == value
+
+
+@pytest.mark.parametrize(("scaling", "rate"), [("none", 1e-3), ("linear", 4e-3), ("sqrt", 2e-3)])
+def test_the_learning_rate_grows_with_the_batch(scaling: str, rate: float):
+    optimizer = Optimizer(learning_rate=1e-3, scaling=scaling, base_batch=8)
+    assert optimizer.rate(32) == pytest.approx(rate)
+    assert optimizer.rate(8) == 1e-3

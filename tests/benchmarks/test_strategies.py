@@ -37,7 +37,9 @@ def test_knobs_reach_the_strategy():
     ("layout", "said"),
     [
         ("dp=2:fsdp[reshrad=false]", "did you mean 'reshard'"),
-        ("dp=2:fsdp[reshard=3]", "takes a bool"),
+        ("dp=2:fsdp[reshard=2.5]", "takes a bool or a int"),
+        ("dp=2:ddp[static_graph=1]", "takes a bool"),
+        ("dp=2:ddp[compression=int8]", "'none' or 'bf16' or 'fp16'"),
         ("tp=2:hand[reshard=false]", "has none"),
     ],
 )
@@ -57,6 +59,24 @@ def test_misspelt_knobs(layout: str, said: str):
         ({"layout": "pp=2:devices,tp=2:hand"}, CPU, "one process drives all stages"),
         ({"layout": "pp=2:devices,dp=2:fsdp"}, NODE, "the one device of its mesh"),
         ({"layout": "pp=2:devices,dp=2:zero1"}, NODE, "one device"),
+        ({"layout": "dp=4:fsdp[reshard=3]"}, CPU, "a divisor of 4"),
+        ({"layout": "tp=2:hand,dp=4:fsdp[reshard=2]"}, CPU, "without other axes"),
+        ({"layout": "dp=2x2:ddp"}, CPU, "write dp=4"),
+        ({"layout": "dp=4:hsdp"}, CPU, "write dp=2x2:hsdp"),
+        ({"layout": "dp=2x2:hsdp,pp=2:devices"}, NODE, "the one device of its mesh"),
+        ({"layout": "dp=2:dataparallel"}, CPU, "nothing would be parallel"),
+        ({"layout": "dp=2:dataparallel", "precision": "bf16"}, NODE, "the first device's layers"),
+        ({"layout": "dp=2:dataparallel,tp=2:hand"}, NODE, "would meet each other"),
+        ({"layout": "tp=2:dtensor,dp=2:fsdp1"}, CPU, "new Parameter objects"),
+        ({"layout": "pp=2:gpipe,dp=2:fsdp1", "batch": {"global": 8, "microbatches": 2}}, CPU, "still need them"),
+        ({"layout": "pp=2:gpipe,dp=2:fsdp1", "model": "gpt2-tiny"}, CPU, "two flattened units"),
+        ({"layout": "pp=2:gpipe,dp=2:ddp[static_graph=true]"}, CPU, "without a word"),
+        ({"layout": "dp=2:ddp[static_graph=true]", "batch": {"global": 8, "microbatches": 2}}, CPU, "without a word"),
+        ({"layout": "dp=2:ddp[compression=fp16]"}, CPU, "not those of fp32"),
+        ({"layout": "dp=2:ddp[compression=bf16]", "precision": "bf16"}, CPU, "NCCL 2.10"),
+        ({"layout": "pp=2:zbv,tp=2:dtensor,dp=2:zero1"}, CPU, "anew in every forward"),
+        ({"layout": "pp=2:zbv,tp=2:dtensor,dp=2:zero1-native"}, CPU, "anew in every forward"),
+        ({"layout": "dp=2:ddp", "offload": "parameters"}, CPU, "offload=optimizer"),
         ({"layout": "dp=16:ddp", "batch": {"global": 16}}, NODE, "16 devices and there are 8"),
         ({"batch": {"sequence": 100000}}, CPU, "shorter sequence"),
     ],
@@ -66,7 +86,17 @@ def test_what_cannot_run_says_why(cell: dict, site: Site, said: str):
     assert reason is not None and said in reason
 
 
-@pytest.mark.parametrize("layout", ["single", "pp=2:devices,dp=2:fsdp", "pp=2:gpipe,tp=2:dtensor,dp=2:zero1"])
+@pytest.mark.parametrize(
+    "layout",
+    [
+        "single",
+        "pp=2:devices,dp=2:fsdp",
+        "pp=2:gpipe,tp=2:dtensor,dp=2:zero1",
+        "dp=2x2:hsdp",
+        "dp=4:fsdp[reshard=2]",
+        "dp=2:fsdp1",
+    ],
+)
 def test_what_can_run_on_cpu(layout: str):
     assert illegal(Cell(layout=layout), CPU) is None
 

@@ -10,13 +10,23 @@ from harness.observation import merge, problem
 
 ALL_FP32 = {subject: ["fp32"] for subject in ("parameters", "compute", "gradients", "reduction", "optimizer_state")}
 
+ON_CPU = {subject: ["cpu"] for subject in ("parameters", "gradients", "optimizer_state")}
+
 
 def finding(
     *, pp: int = 0, dp: int = 0, tp: int = 0, index: int = 0, blocks: Any = None, forwards: int = 1, **fields: Any
 ) -> Any:
     blocks = {f"block{index}": 1} if blocks is None else blocks
     part = {"index": index, "units": list(blocks), "forwards": forwards, "blocks": blocks}
-    made = {"dtypes": ALL_FP32, "collectives": {}, "attention_backend": "flash", "parts": [part], **fields}
+    made = {
+        "dtypes": ALL_FP32,
+        "devices": ON_CPU,
+        "learning_rates": [1e-3],
+        "collectives": {},
+        "attention_backend": "flash",
+        "parts": [part],
+        **fields,
+    }
     return copy.deepcopy({**made, "coordinates": {"pp": pp, "dp": dp, "tp": tp}})
 
 
@@ -78,3 +88,26 @@ def test_microbatches_that_were_not_seen_on_a_later_rank() -> None:
     assert told(findings, batch={"microbatches": 4}) == (
         "4 microbatches were asked for, and 1 forwards of stage 1 observed on rank 1"
     )
+
+
+def test_a_knob_may_change_what_the_precision_means() -> None:
+    reduced = [finding(dtypes={**ALL_FP32, "compute": ["bf16"], "reduction": ["fp16"]})]
+    asked = Cell.model_validate({"layout": "dp=2:ddp[compression=fp16]", "precision": "bf16"})
+    observed = merge(reduced, knobs={}, data={})
+    assert problem(observed, reduced, asked, {"reduction": "fp16"}) is None
+    assert "reduction in fp16" in problem(observed, reduced, asked)
+
+
+def test_an_offload_that_leaves_the_state_on_the_device() -> None:
+    on_device = [finding(devices={**ON_CPU, "parameters": ["cuda"], "optimizer_state": ["cuda"]})]
+    assert told(on_device) is None
+    assert "optimizer state on cuda" in told(on_device, offload="optimizer")
+    assert "parameters on cuda" in told(on_device, offload="parameters")
+    moved = [finding(devices={**ON_CPU, "parameters": ["cuda"]})]
+    assert told(moved, offload="optimizer") is None
+
+
+def test_the_learning_rate_is_the_one_that_the_batch_asks_for() -> None:
+    scaled = {"optimizer": {"learning_rate": 1e-3, "scaling": "linear"}, "batch": {"global": 16}}
+    assert "learning rate of 0.002" in told([finding()], **scaled)
+    assert told([finding(learning_rates=[2e-3])], **scaled) is None

@@ -19,6 +19,7 @@ def evidence(**fields: Any) -> Evidence:
         "step_seconds": [[0.1, 0.2, 0.3], [0.2, 0.1, 0.3]],
         "wall_seconds": [0.6, 0.8],
         "final_loss": 2.5,
+        "loss_after_samples": None,
         "flops": {"model": 3_000, "model_full_attention": 3_600, "recomputed": 1_000},
         "device_name": "cpu",
         "readings": {},
@@ -39,6 +40,8 @@ def test_step_time_and_throughput() -> None:
     assert found["tokens_per_second"].value == pytest.approx(480)
     assert found["tokens_per_second_per_device"].value == pytest.approx(240)
     assert found["final_loss"].value == 2.5
+    assert "loss_after_samples" not in found
+    assert step_time.metrics(evidence(loss_after_samples=3.5))["loss_after_samples"].value == 3.5
     for metric in (found["step_seconds"], found["tokens_per_second"]):
         assert metric.low is not None and metric.high is not None and metric.low <= metric.value <= metric.high
 
