@@ -216,8 +216,14 @@ def processes(layout: Layout) -> int:
 
 
 def knobs(cell: Cell) -> dict[str, Any]:
-    """Axis -> the values of all knobs of its implementation, defaults included."""
-    return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
+    """Axis -> the values of all knobs of its implementation, defaults included, and the `configuration` of its framework."""
+    found = {}
+    for axis, strategy in strategies(cell.layout).items():
+        configuration = strategy.configuration(cell)
+        values = dataclasses.asdict(strategy) | ({"configuration": configuration} if configuration else {})  # type: ignore[call-overload]
+        if values:
+            found[axis] = values
+    return found
 
 
 def _own_offload(data: Strategy | None) -> frozenset[str]:

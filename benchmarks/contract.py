@@ -368,6 +368,10 @@ class Strategy(ABC):
         """What a knob changes of the precision's dtypes: `reduction` for example, and the name of the dtype."""
         return {}
 
+    def configuration(self, cell: Cell) -> Mapping[str, Any]:
+        """What the framework behind it is configured with, for the record; empty where its knobs say all."""
+        return {}
+
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         """Why it cannot run this cell, in one sentence with the upstream reason; None if it can.
 

@@ -17,7 +17,18 @@ from torch.distributed.tensor.parallel.ddp import _pre_dp_module_transform
 
 from benchmarks import models
 from benchmarks.cell import Cell
-from benchmarks.contract import DTENSOR, SEVERAL_DEVICES, SPLITS_BACKWARD, Assembly, OptimizerRecipe, Placement, R, Replica, Update
+from benchmarks.contract import (
+    DTENSOR,
+    SEPARATE_STAGES,
+    SEVERAL_DEVICES,
+    SPLITS_BACKWARD,
+    TIED_ACROSS_STAGES,
+    Assembly,
+    Placement,
+    R,
+    Replica,
+    Update,
+)
 from benchmarks.initialize import materialize
 from benchmarks.replica import Held, held
 from benchmarks.site import Site
@@ -127,10 +138,25 @@ def objection(cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
     if {DTENSOR, SPLITS_BACKWARD} <= traits:
         return (
             "DeepSpeed works on the plain tensors behind DTensor parameters. These become DTensors anew in every "
-            "forward (torch/distributed/tensor/parallel/ddp.py), and a schedule that computes weight gradients apart does "
-            "not follow them back (torch/distributed/pipelining/_backward.py): use tp=N:hand, or whole backwards"
+            "forward (torch.distributed.tensor.parallel.ddp), and a schedule that computes weight gradients apart does "
+            "not follow them back (torch/distributed/pipelining/_backward.py): use plain tensors, or whole backwards"
         )
     return None
+
+
+def objection_of_stages(stage: int, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+    """What stages 2 and 3, which take gradients away while backward runs, cannot do."""
+    if SEPARATE_STAGES in traits:
+        return (
+            f"ZeRO-{stage} reduces gradients in every backward, and DeepSpeed refuses it under a pipeline, where that would be "
+            "once for each microbatch (deepspeed/runtime/pipe/engine.py): use stage 0 or 1 beside a pipeline"
+        )
+    if TIED_ACROSS_STAGES in traits:
+        return (
+            f"ZeRO-{stage} takes gradients away while backward runs (reduce_ready_partitions_and_remove_grads), and those of "
+            "the two copies of a weight that stages share cannot be summed any more: use stage 0 or 1, or a model without"
+        )
+    return objection(cell, site, traits)
 
 
 class EngineReplica(Replica):
@@ -140,9 +166,9 @@ class EngineReplica(Replica):
     moment, as DeepSpeed has then taken them away.
     """
 
-    def __init__(self, assembly: Assembly, parameters: list[Held], engine: deepspeed.DeepSpeedEngine, clip: float, world: World):
+    def __init__(self, assembly: Assembly, parameters: list[Held], engine: deepspeed.DeepSpeedEngine, world: World):
         self.modules = [engine]
-        self._held, self._engine, self._clip, self._world = parameters, engine, clip, world
+        self._held, self._engine, self._world = parameters, engine, world
         scale = assembly.precision.loss_scale
         self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
         self._arrived: set[str] = set()

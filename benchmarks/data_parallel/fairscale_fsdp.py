@@ -1,5 +1,5 @@
-"""Fully sharded data parallelism as FairScale first had it (`FullyShardedDataParallel`), from which torch's FSDP1 was made: ZeRO
-stage 3. FairScale is no longer maintained.
+"""Fully sharded data parallelism as FairScale first had it (`FullyShardedDataParallel`), from which torch's FSDP1 was made:
+ZeRO stage 3. FairScale is no longer maintained.
 
 The parameters of a unit are flattened into one tensor, of which each rank keeps 1/N; it is all-gathered before the unit runs
 and freed after it, and gradients are reduce-scattered. With several microbatches whole gradients add up on every rank until
@@ -18,7 +18,6 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-import torch
 from fairscale.nn.data_parallel import FullyShardedDataParallel
 from fairscale.nn.data_parallel.fully_sharded_data_parallel import ProcessGroupName
 from torch import Tensor, nn
@@ -116,23 +115,23 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if DTENSOR in traits:
             return (
-                "FairScale's wrapper frees and refills the storage of plain parameters, and knows nothing of DTensors, which are "
-                "younger: use tp=N:hand, or dp=N:fsdp"
+                "FairScale's wrapper frees and refills the storage of plain parameters, and knows nothing of DTensors, which "
+                "are younger: use plain tensors, or FSDP2"
             )
         if self.flatten and cell.layout.degree("tp") > 1:
             return (
                 "FairScale flattens the parameters that tensor parallelism cuts and those that it copies into one, in which a "
-                "gradient norm cannot tell them apart: use fairscale-fsdp[flatten=false]"
+                "gradient norm cannot tell them apart: use flatten=false"
             )
         if SEVERAL_IN_FLIGHT in traits and cell.batch.microbatches > 1:
             return (
-                "FairScale frees a unit's parameters after the backward of one microbatch (_post_backward_hook), while those of "
-                "others in flight still need them: use fsdp, or one microbatch"
+                "FairScale frees a unit's parameters after the backward of one microbatch (_post_backward_hook), while those "
+                "of others in flight still need them: use FSDP2, or one microbatch"
             )
         if TIED_ACROSS_STAGES in traits:
             return (
                 "the two copies of a weight that stages share lie at different places of two flattened units, so that a rank "
-                "holds other elements of the one than of the other, and their gradients cannot be summed: use fsdp"
+                "holds other elements of the one than of the other, and their gradients cannot be summed: use FSDP2"
             )
         if SPLITS_BACKWARD in traits:
             return (
@@ -141,8 +140,8 @@ class Strategy(DataParallel):
             )
         if SEVERAL_DEVICES in traits and site.kind == "cuda":
             return (
-                "FairScale takes the parameters of a process to be on one device, and this pipeline holds them on several: choose "
-                "a pipeline with a process for each stage"
+                "FairScale takes the parameters of a process to be on one device, and this pipeline holds them on several: "
+                "choose a pipeline with a process for each stage"
             )
         return None
 

@@ -40,7 +40,7 @@ class Strategy(DataParallel):
         if DTENSOR in traits and SPLITS_BACKWARD in traits:
             return (
                 "OSS works on the plain tensors behind DTensor parameters. These become DTensors anew in every "
-                "forward (torch/distributed/tensor/parallel/ddp.py), and a schedule that computes weight gradients apart does "
-                "not follow them back (torch/distributed/pipelining/_backward.py): use tp=N:hand, or whole backwards"
+                "forward (torch.distributed.tensor.parallel.ddp), and a schedule that computes weight gradients apart does "
+                "not follow them back (torch/distributed/pipelining/_backward.py): use plain tensors, or whole backwards"
             )
         return None

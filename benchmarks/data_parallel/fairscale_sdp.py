@@ -1,4 +1,4 @@
-"""ZeRO stage 2 by FairScale: ShardedDataParallel, which reduces every gradient to its owner alone, and OSS, which updates there.
+"""ZeRO stage 2 by FairScale: ShardedDataParallel reduces every gradient to its owner alone, and OSS updates there.
 
 As backward makes a gradient it is sent to the rank that owns its parameter, and freed on all others; small gradients lie
 together in one bucket for each owner, which stays. With several microbatches whole gradients add up on every rank until
@@ -93,21 +93,22 @@ class Strategy(DataParallel):
         if SPLITS_BACKWARD in traits:
             return (
                 "a schedule that computes weight gradients apart writes them without the hooks by which ShardedDataParallel "
-                "reduces (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards, or fairscale-oss"
+                "reduces (torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
             )
         if TIED_ACROSS_STAGES in traits:
             return (
                 "the two copies of a weight that stages share have owners at different places of their stages (OSS.partition_"
-                "parameters), which alone hold a gradient, so that these cannot be summed: use fairscale-oss"
+                "parameters), which alone hold a gradient, so that these cannot be summed: choose a data axis whose ranks hold "
+                "all gradients"
             )
         if DTENSOR in traits:
             return (
-                "ShardedDataParallel takes gradients by autograd hooks of plain parameters (_setup_backward_hooks) and lays them "
-                "into flat buckets, which DTensors are not: use tp=N:hand, or fairscale-oss"
+                "ShardedDataParallel takes gradients by autograd hooks of plain parameters (_setup_backward_hooks) and lays "
+                "them into flat buckets, which DTensors are not: use plain tensors"
             )
         if cell.offload != "none":
             return (
                 "ShardedDataParallel asks its optimizer who owns the parameters on the device, and an optimizer on the host "
-                "has copies of them: use fairscale-oss, or offload=none"
+                "has copies of them: use offload=none"
             )
         return None

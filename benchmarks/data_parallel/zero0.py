@@ -1,4 +1,4 @@
-"""ZeRO stage 0 by DeepSpeed: plain data parallelism, the measure of what the other stages save (Rajbhandari et al., ZeRO, 2020).
+"""ZeRO stage 0 by DeepSpeed: plain data parallelism, the measure of what the other stages save (Rajbhandari et al., 2020).
 
 Every rank holds the whole model and all of its gradients and optimizer state. Gradients are averaged in buckets after the
 last backward, so nothing of it overlaps.
@@ -27,18 +27,18 @@ PRELOAD = shared.PRELOAD
 
 
 class _Replica(LocalReplica):
-    """DeepSpeed averages and steps; the rest is ours."""
+    """DeepSpeed averages; its step would be that of the same torch optimizer, which is called here."""
 
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, config: dict[str, Any], bucket: int):
-        parameters = shared.local_parts(assembly, world)
-        super().__init__(assembly, optimizer, world, parameters=parameters)
+        super().__init__(assembly, optimizer, world, parameters=shared.local_parts(assembly, world))
         modules = nn.ModuleList(part.module for part in assembly.parts)
         self._engine = shared.start(modules, self._optimizer, shared.ready(config, world), world)
-        self._optimizer = self._engine  # its step and zero_grad are those of an optimizer
         self._bucket = bucket
 
     def reduce(self) -> None:
-        self._engine.allreduce_gradients(bucket_size=self._bucket)
+        # Told which gradients, as it would look for parameters in modules, where there are others behind DTensors.
+        gradients = [entry.parameter.grad for entry in self._held]
+        self._engine.buffered_allreduce_fallback(grads=gradients, elements_per_buffer=self._bucket)
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEPARATE_STAGES, Assembly, DataParallel, OptimizerRecipe, Replica, Shares
+from benchmarks.contract import Assembly, DataParallel, OptimizerRecipe, Replica, Shares
 from benchmarks.data_parallel import _deepspeed as shared
 from benchmarks.site import Site
 from benchmarks.world import World
@@ -54,7 +54,7 @@ class Strategy(DataParallel):
         parameters = shared.local_parts(assembly, world)
         inner = optimizer.build([entry.parameter for entry in parameters])
         engine = shared.start(part.module, inner, shared.ready(self.configuration(cell), world), world)
-        return shared.EngineReplica(assembly, parameters, engine, optimizer.clip, world)
+        return shared.EngineReplica(assembly, parameters, engine, world)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         part = 1 / cell.layout.degree("dp")
@@ -62,9 +62,4 @@ class Strategy(DataParallel):
         return Shares(gradients=part + 1.0, optimizer_state=part, master=part)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SEPARATE_STAGES in traits:
-            return (
-                "ZeRO-2 reduces gradients in every backward, and DeepSpeed refuses it under a pipeline, where that would be "
-                "once for each microbatch (deepspeed/runtime/pipe/engine.py): use zero0 or zero1 beside stages"
-            )
-        return shared.objection(cell, site, traits)
+        return shared.objection_of_stages(2, cell, site, traits)

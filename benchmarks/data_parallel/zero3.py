@@ -19,10 +19,11 @@ from dataclasses import dataclass
 from typing import Any
 
 import deepspeed
+from deepspeed.utils.groups import _get_zero_param_intra_parallel_group
 from torch import Tensor
 
 from benchmarks.cell import Cell
-from benchmarks.contract import DTENSOR, SEPARATE_STAGES, Assembly, DataParallel, OptimizerRecipe, Placement, Replica, Shares
+from benchmarks.contract import DTENSOR, Assembly, DataParallel, OptimizerRecipe, Placement, Replica, Shares
 from benchmarks.data_parallel import _deepspeed as shared
 from benchmarks.initialize import materialize
 from benchmarks.replica import held
@@ -81,9 +82,14 @@ class Strategy(DataParallel):
         # One block is made real at a time, and cut at once, so that no rank holds the model whole.
         for module in [*(part.module.get_submodule(name) for name in part.blocks), part.module]:
             materialize(part, world, module=module)
-            deepspeed.zero.Init(module=module, data_parallel_group=world.group("dp"), config_dict_or_path=config)
+            deepspeed.zero.Init(
+                module=module,
+                data_parallel_group=world.group("dp"),
+                config_dict_or_path=config,
+                zero_param_parallel_group=_get_zero_param_intra_parallel_group(),  # each call would make it anew
+            )
         inner = optimizer.build([entry.parameter for entry in parameters])
-        return _Replica(assembly, parameters, shared.start(part.module, inner, config, world), optimizer.clip, world)
+        return _Replica(assembly, parameters, shared.start(part.module, inner, config, world), world)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         part = 1 / cell.layout.degree("dp")
@@ -91,21 +97,16 @@ class Strategy(DataParallel):
         return Shares(parameters=part + second, gradients=2 * part, optimizer_state=part, master=part, gathered="blocks")
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SEPARATE_STAGES in traits:
-            return (
-                "ZeRO-3 gathers parameters and reduces gradients in every pass, and DeepSpeed refuses it under a pipeline, where "
-                "that would be once for each microbatch (deepspeed/runtime/pipe/engine.py): use zero0 or zero1 beside stages"
-            )
         if DTENSOR in traits:
             return (
-                "ZeRO-3 frees and refills the storage of plain parameters (deepspeed/runtime/zero/partition_parameters.py), and "
-                "knows nothing of DTensors: use tp=N:hand, or dp=N:fsdp"
+                "ZeRO-3 frees and refills the storage of plain parameters (deepspeed/runtime/zero/partition_parameters.py) "
+                "and knows nothing of DTensors: use plain tensors, or FSDP2"
             )
         degree, group = cell.layout.degree("dp"), self.hierarchical
         if group > 1 and (degree % group or group >= degree or cell.layout.devices > degree):
             return (
-                f"a second copy over groups of {group} needs more data ranks than that, a multiple of it, and no other axis, as "
-                f"DeepSpeed makes its groups of neighbouring ranks of the whole world; here are {cell.layout}: use a divisor of "
-                "the data degree, or hierarchical=1"
+                f"a second copy over groups of {group} needs more data ranks than that, a multiple of it, and no other axis, "
+                f"as DeepSpeed makes its groups of neighbours in the whole world; here are {cell.layout}: use a divisor of the "
+                "data degree, or hierarchical=1"
             )
-        return shared.objection(cell, site, traits)
+        return shared.objection_of_stages(3, cell, site, traits)
