@@ -10,12 +10,12 @@ gradients + 8 P / N state; buckets hold up to `reduce_buffer_elements` gradients
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import Literal
 
 from fairscale.nn.data_parallel import ShardedDataParallel
-from torch import Tensor
+from torch import Tensor, nn
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
@@ -25,6 +25,7 @@ from benchmarks.contract import (
     Assembly,
     DataParallel,
     OptimizerRecipe,
+    Part,
     Placement,
     R,
     Shares,
@@ -36,6 +37,31 @@ from benchmarks.site import Site
 from benchmarks.world import World
 
 
+class _Several:
+    """The optimizers of several parts as one."""
+
+    def __init__(self, each: list[KeepsGradients]):
+        self.each = each
+
+    def step(self) -> None:
+        for optimizer in self.each:
+            optimizer.step()
+
+    def zero_grad(self) -> None:
+        for optimizer in self.each:
+            optimizer.zero_grad()
+
+
+@dataclass(frozen=True, kw_only=True)
+class _OfParts(OptimizerRecipe):
+    """One optimizer for each part: ShardedDataParallel takes all parameters of its optimizer for those of its module."""
+
+    parts: list[Part]
+
+    def build(self, parameters: Iterable[nn.Parameter]) -> _Several:  # type: ignore[override]
+        return _Several([OptimizerRecipe.build(self, part.module.parameters()) for part in self.parts])
+
+
 class _Replica(LocalReplica):
     """Sums, norm and clipping are the owners' affair: only they hold a gradient when backward is done."""
 
@@ -44,20 +70,24 @@ class _Replica(LocalReplica):
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, buffer_elements: int):
         for part in assembly.parts:
             materialize(part, world)
-        super().__init__(assembly, sharded(optimizer, world, KeepsGradients), world)
+        recipe = sharded(optimizer, world, KeepsGradients)
+        super().__init__(
+            assembly, _OfParts(kind=recipe.kind, settings=recipe.settings, clip=recipe.clip, parts=assembly.parts), world
+        )
         self.modules = [
             ShardedDataParallel(
                 part.module,
-                self._optimizer,
+                sharded_by,
                 process_group=world.group("dp"),
                 broadcast_buffers=False,
                 sync_models_at_startup=False,
                 reduce_buffer_size=buffer_elements,
                 auto_refresh_trainable=False,
             )
-            for part in assembly.parts
+            for part, sharded_by in zip(assembly.parts, self._optimizer.each, strict=True)
         ]
-        self._all, owner = self._held, self._optimizer._param_to_rank
+        self._all = self._held
+        owner = {p: rank for optimizer in self._optimizer.each for p, rank in optimizer._param_to_rank.items()}
         self._held = [entry for entry in self._all if owner[entry.parameter] == world.coordinate("dp")]
         self._sums = GradientSums(self._held, world)
         self._norm = GradientNorm(self._held, world, frozenset({"dp"}))

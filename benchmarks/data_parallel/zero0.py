@@ -58,4 +58,6 @@ class Strategy(DataParallel):
         return Shares(gradients=2.0)  # as backward leaves them, and in the bucket that is averaged
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if cell.offload != "none":
+            return "DeepSpeed's offload begins with stage 1, and it takes no optimizer but torch's: use stage 1, 2 or 3"
         return shared.objection(cell, site, traits)
