@@ -35,7 +35,7 @@ class Strategy(DataParallel):
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if site.kind == "cpu":
-            return "nn.DataParallel calls the module as it is where there is no GPU, and nothing would be parallel: choose another data axis"
+            return "without a GPU nn.DataParallel calls the module as it is, and nothing is parallel: choose another data axis"
         if cell.layout.devices > cell.layout.degree("dp"):
             return (
                 "nn.DataParallel drives all devices from one process and threads, in which the collectives and stages of "

@@ -99,7 +99,7 @@ class Strategy(DataParallel):
         if DTENSOR in traits:
             return (
                 "FSDP1 puts new Parameter objects into the module where parameters are DTensors (_use_unsharded_views in "
-                "torch.distributed.fsdp._flat_param), so that the optimizer's never get a gradient: choose tensor parallelism by plain tensors"
+                "torch.distributed.fsdp._flat_param), and the optimizer's never get a gradient: cut tensors by plain ones"
             )
         if SEVERAL_IN_FLIGHT in traits and cell.batch.microbatches > 1:
             return (

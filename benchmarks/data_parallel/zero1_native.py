@@ -9,10 +9,12 @@ reduce-scatter and all-gather of an implementation that cuts flattened parameter
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 
 from torch.distributed.optim import ZeroRedundancyOptimizer
 
+from benchmarks import models
 from benchmarks.cell import Cell
 from benchmarks.contract import DTENSOR, SPLITS_BACKWARD, Assembly, DataParallel, OptimizerRecipe, Shares
 from benchmarks.data_parallel._after_backward import AfterBackward
@@ -47,7 +49,10 @@ class Strategy(DataParallel):
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         # Gradients once as backward leaves them and once in the buckets that are reduced, one at a time after it.
-        return Shares(gradients=1.0 if SPLITS_BACKWARD in traits else 2.0, optimizer_state=1 / cell.layout.degree("dp"))
+        gradients = 1.0 if SPLITS_BACKWARD in traits else 2.0
+        shapes = models.load(cell.model).parameter_shapes.values()
+        largest = max(map(math.prod, shapes)) / sum(map(math.prod, shapes))
+        return Shares(gradients=gradients, optimizer_state=max(1 / cell.layout.degree("dp"), largest))
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if {DTENSOR, SPLITS_BACKWARD} <= traits:

@@ -17,6 +17,7 @@ from benchmarks.contract import Batch, Engine
 from benchmarks.models._batch_norm import BatchNorm, synchronise
 from benchmarks.world import World
 from harness.launch.entry import Seat
+from harness.memory_tracker import Tracker
 from tests.parity.faults import scaled_gradient
 
 
@@ -141,3 +142,14 @@ def _bytes_alive() -> int:
     tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
     tensors += [t.grad for t in tensors if isinstance(t, torch.nn.Parameter) and t.grad is not None]
     return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if not t.is_meta}.values())
+
+
+def memory(payload: dict[str, Any], seat: Seat) -> dict[str, dict[str, int]]:
+    """Bytes by purpose at the fullest moment of a third step, and at rest behind it."""
+    with _engine(payload, seat) as (cell, world, engine), Tracker(engine) as tracker:
+        for step in range(3):
+            tracker.mark()
+            engine.step(_batch(cell, world, step))
+        peak = tracker.peak()
+        tracker.mark()
+        return {"peak": peak, "rest": tracker.peak()}

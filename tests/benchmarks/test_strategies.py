@@ -64,7 +64,7 @@ def test_misspelt_knobs(layout: str, said: str):
         ({"layout": "dp=2x2:ddp"}, CPU, "write dp=4"),
         ({"layout": "dp=4:hsdp"}, CPU, "write dp=2x2:hsdp"),
         ({"layout": "dp=2x2:hsdp,pp=2:devices"}, NODE, "the one device of its mesh"),
-        ({"layout": "dp=2:dataparallel"}, CPU, "nothing would be parallel"),
+        ({"layout": "dp=2:dataparallel"}, CPU, "nothing is parallel"),
         ({"layout": "dp=2:dataparallel", "precision": "bf16"}, NODE, "the first device's layers"),
         ({"layout": "dp=2:dataparallel,tp=2:hand"}, NODE, "would meet each other"),
         ({"layout": "tp=2:dtensor,dp=2:fsdp1"}, CPU, "new Parameter objects"),

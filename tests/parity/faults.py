@@ -41,13 +41,17 @@ def scaled_gradient(engine: Engine, factor: float) -> Iterator[None]:
     forward = norm.forward
 
     def scaled(x: Tensor) -> Tensor:
-        weight = norm._parameters.pop("weight")
-        norm.weight = _Scaled.apply(weight, factor)
+        # Where parameters are flattened the weight is no parameter, but a plain attribute.
+        weight, parameter = norm.weight, norm._parameters.pop("weight", None)
+        norm.__dict__["weight"] = _Scaled.apply(weight, factor)
         try:
             return forward(x)
         finally:
-            del norm.weight
-            norm._parameters["weight"] = weight
+            del norm.__dict__["weight"]
+            if parameter is None:
+                norm.weight = weight
+            else:
+                norm._parameters["weight"] = parameter
 
     norm.forward = scaled
     yield
@@ -159,11 +163,11 @@ def local_norms(engine: Engine, world: World, cell: Cell) -> None:
 
 
 def other_optimizer(engine: Engine, world: World, cell: Cell) -> None:
-    """In the timed engine, take steps three times as long; verification has an optimizer of its own and cannot see it."""
+    """In the timed engine, forget the momentum; verification has an optimizer of its own and cannot see it."""
     optimizer = engine._replica._optimizer
     if isinstance(optimizer, torch.optim.AdamW):
         for group in optimizer.param_groups:
-            group["lr"] *= 3
+            group["betas"] = (0.0, group["betas"][1])
 
 
 def doubled_later(engine: Engine, world: World, cell: Cell) -> None:
