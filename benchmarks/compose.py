@@ -158,12 +158,14 @@ def illegal(cell: Cell, site: Site) -> str | None:
     Raises:
         UsageError: a misspelt model, implementation or knob.
     """
-    model = models.load(cell.model)
+    what = f"model '{cell.model}'"
     try:
+        model = models.load(cell.model)
+        what = f"layout '{cell.layout}'"
         found = strategies(cell.layout)
     except ImportError as error:
         package = (error.name or str(error)).split(".")[0]
-        return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
+        return f"{what} needs {package}, which is not installed: pip install {package}"
     return _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
 
 

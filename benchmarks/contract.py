@@ -106,6 +106,14 @@ class Model(ABC):
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """The initial fp32 value of one parameter, by its single-device name, on the CPU."""
 
+    def first_value(self, name: str, draw: Callable[[str], torch.Generator]) -> Tensor:
+        """The whole initial value of one parameter by its single-device name, fp32, on the CPU.
+
+        Args:
+            draw: the generator of a name; by default the parameter's own is drawn from.
+        """
+        return self.initial(name, self.parameter_shapes[name], draw(name))
+
     @abstractmethod
     def samples(self, cell: Cell) -> Samples:
         """What it trains on in a cell."""
