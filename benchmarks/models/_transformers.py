@@ -163,5 +163,5 @@ def from_path(name: str) -> LibraryModel:
     except (OSError, KeyError, ValueError) as error:
         raise UsageError(
             f"cannot read model {name!r}: {file} gave {type(error).__name__}: {str(error)[:200]}; give the path of a "
-            f"config.json, or of a folder with one, of a causal language model that transformers {transformers.__version__} knows"
+            f"config.json, or a folder with one, of a causal language model that transformers {transformers.__version__} knows"
         ) from None

@@ -89,6 +89,8 @@ class _Skip(TorchDispatchMode):
             output.copy_(given.chunk(self.group.size())[self.group.rank()].view_as(output))
             return output, work
         tensors = args[0]
+        if name.startswith("c10d::reduce_"):
+            return func([t.clone() for t in tensors], *args[1:], **kwargs)
         _, work = func([t.clone() for t in tensors], *args[1:], **kwargs)
         return tensors, work
 
