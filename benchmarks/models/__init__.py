@@ -13,6 +13,7 @@ A new model is a file here with a class `Model(contract.Model)` and a file of si
 
 from __future__ import annotations
 
+import importlib
 import re
 from functools import cache, lru_cache
 from pathlib import Path
@@ -134,9 +135,7 @@ def load(name: str) -> Model:
         ImportError: its library is not installed.
     """
     if name.startswith(PATH):
-        from benchmarks.models._transformers import from_path  # a library that not everyone has
-
-        return from_path(name)
+        return importlib.import_module(f"{__name__}._transformers").from_path(name)
     parsed = parse(name)
     return registry.load("models", parsed.family).Model(name, parsed.dimensions)
 
