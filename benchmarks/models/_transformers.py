@@ -7,6 +7,7 @@ are the blocks. Dropout is 0. A model whose weights follow from one of our own i
 
 from __future__ import annotations
 
+import functools
 import json
 from collections.abc import Callable, Mapping, Sequence
 from functools import cached_property
@@ -14,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.nn.functional as F
 import transformers
 from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
@@ -78,6 +80,9 @@ class LibraryModel(TextModel):
                     module._buffers[name] = torch.empty_like(module._buffers[name], device="cpu")
                 if missing:
                     library._init_weights(module)
+        for module in library.modules():
+            if isinstance(module, nn.LayerNorm):
+                module.forward = functools.partial(_layer_norm, module)
         for name in self.tied:  # whoever puts units together ties them
             owner, _, attribute = name.removeprefix(f"{LIBRARY}.").rpartition(".")
             layer = library.get_submodule(owner)
@@ -146,6 +151,12 @@ class TwinModel(LibraryModel):
 
     def shallow(self, blocks: int) -> Mapping[str, int]:
         return self.twin.shallow(blocks)
+
+
+def _layer_norm(module: nn.LayerNorm, x: Tensor) -> Tensor:
+    """Fully sharded mixed precision gathers parameters in 16 bits while the stream is fp32, which the kernel does not take."""
+    bias = None if module.bias is None else module.bias.to(x.dtype)
+    return F.layer_norm(x, module.normalized_shape, module.weight.to(x.dtype), bias, module.eps)
 
 
 def from_path(name: str) -> LibraryModel:
