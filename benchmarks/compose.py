@@ -104,7 +104,7 @@ class ComposedEngine(Engine):
     """A schedule that feeds a replica."""
 
     def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
-        self.parts = assembly.parts
+        self.parts, self.traits = assembly.parts, assembly.traits
         self.caveats = replica.caveats
         self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
         self._loss_factor = loss_factor

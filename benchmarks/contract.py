@@ -454,6 +454,8 @@ class Engine(ABC):
 
     parts: Sequence[Part]
     """What this rank holds, for those who observe it."""
+    traits: frozenset[str] = frozenset()
+    """Traits of the pipeline and tensor strategies that it is made of."""
     caveats: tuple[str, ...]
 
     @abstractmethod

@@ -28,7 +28,7 @@ from typing import NamedTuple
 from benchmarks import models
 from benchmarks.cell import Cell
 from benchmarks.contract import DataParallel, Model, PipelineParallel, Shares
-from benchmarks.stages import stages
+from benchmarks.stages import spread
 from benchmarks.strategies import strategies
 from benchmarks.techniques.precision import PRECISIONS
 
@@ -78,14 +78,39 @@ def footprint(cell: Cell) -> Footprint:
     pipeline, data = found.get("pp"), found.get("dp")
     traits = frozenset().union(*(s.traits(cell, model) for axis, s in found.items() if axis != "dp"))
     shares = data.shares(cell, traits) if isinstance(data, DataParallel) else Shares()
-    spread = stages(model, cell.layout.degree("pp"), cell.batch.sequence) if pipeline else [model.units]
-    in_flight = [
-        pipeline.in_flight(cell, model, i) if isinstance(pipeline, PipelineParallel) else 1 for i in range(len(spread))
+    if not isinstance(pipeline, PipelineParallel):
+        return _device([_stage(cell, model, model.units, shares, 1)])
+    units = spread(pipeline, model, cell)
+    devices = [
+        [_stage(cell, model, units[stage], shares, pipeline.in_flight(cell, model, stage)) for stage in held]
+        for held in pipeline.placement(cell)
     ]
-    return max((_stage(cell, model, u, shares, n) for u, n in zip(spread, in_flight, strict=True)), key=lambda f: f.total)
+    return max(map(_device, devices), key=lambda f: f.total)
 
 
-def _stage(cell: Cell, model: Model, units: Sequence[str], shares: Shares, in_flight: int) -> Footprint:
+class _Stage(NamedTuple):
+    """Bytes of one stage, by purpose."""
+
+    parameters: float
+    gradients: float
+    optimizer_state: float
+    kept: int
+    """Activations of microbatches in flight."""
+    working: int
+    """Activations that a stage has only while it works."""
+
+
+def _device(stages: Sequence[_Stage]) -> Footprint:
+    """What the stages of one device hold together; one of them works at a time."""
+    return Footprint(
+        parameters=round(sum(s.parameters for s in stages)),
+        gradients=round(sum(s.gradients for s in stages)),
+        optimizer_state=round(sum(s.optimizer_state for s in stages)),
+        activations=sum(s.kept for s in stages) + max(s.working for s in stages),
+    )
+
+
+def _stage(cell: Cell, model: Model, units: Sequence[str], shares: Shares, in_flight: int) -> _Stage:
     precision = PRECISIONS[cell.precision]
     size, compute = precision.parameters.itemsize, precision.compute.itemsize
     weights = {unit: list(_weights(model, unit, cell.layout.degree("tp"), units)) for unit in units}
@@ -97,17 +122,20 @@ def _stage(cell: Cell, model: Model, units: Sequence[str], shares: Shares, in_fl
         whole = sum(blocks) if shares.gathered == "all" else sum(blocks[:2])
         gathered = whole * compute + (count - sum(blocks)) * size
     state = STATE_OF_OPTIMIZER[cell.optimizer.name] * shares.optimizer_state * precision.optimizer_state.itemsize
-    return Footprint(
-        parameters=round(count * size * shares.parameters + gathered),
-        gradients=round(count * size * shares.gradients),
-        optimizer_state=round(count * (state + 4 * shares.master)),
-        activations=_activations(cell, model, units, weights, shares, in_flight),
+    kept, working = _activations(cell, model, units, weights, shares, in_flight)
+    return _Stage(
+        parameters=count * size * shares.parameters + gathered,
+        gradients=count * size * shares.gradients,
+        optimizer_state=count * (state + 4 * shares.master),
+        kept=kept,
+        working=working,
     )
 
 
 def _activations(
     cell: Cell, model: Model, units: Sequence[str], weights: dict[str, list[_Weight]], shares: Shares, in_flight: int
-) -> int:
+) -> tuple[int, int]:
+    """What is kept of the microbatches in flight, and what there is besides while the stage works on one."""
     rows, sequence = cell.rows_per_microbatch(), cell.batch.sequence
     compute = PRECISIONS[cell.precision].compute.itemsize
     kept = inside_block = head = logits = 0
@@ -135,7 +163,7 @@ def _activations(
         else:
             kept += inside + output
     # The output layer's own are gone when the first block is run again.
-    return in_flight * kept + max(0, in_flight - 1) * head + max(inside_block, head + logits)
+    return in_flight * kept + max(0, in_flight - 1) * head, max(inside_block, head + logits)
 
 
 def _positions(output: tuple[int, ...], weight: _Weight) -> int:

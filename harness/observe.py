@@ -21,7 +21,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook, register_op
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from benchmarks.contract import Chain, Engine, Part
+from benchmarks.contract import SPLITS_BACKWARD, Chain, Engine, Part
 from benchmarks.world import World
 
 NAMES = {torch.float32: "fp32", torch.float64: "fp64", torch.bfloat16: "bf16", torch.float16: "fp16"}
@@ -84,8 +84,9 @@ class Observer:
         """What was seen on this rank.
 
         `dtypes` and `devices`: subject -> names; `collectives`: axes -> operation -> count and bytes; `attention_backend`;
-        `learning_rates`: of the optimizers; and `parts`: for each its `index`, `units`, how often its `forward` ran, and
-        `blocks`: block -> how often its forward ran, recomputation included.
+        `learning_rates`: of the optimizers; `splits_backward`: whether input and weight gradients are meant to be computed
+        apart; and `parts`: for each its `index`, `units`, how often its `forward` ran, and `blocks`: block -> how often its
+        forward ran, recomputation included.
         """
         dtypes = {subject: sorted(names) for subject, names in self._dtypes.items()}
         dtypes["compute"] = sorted(self._calls.compute)
@@ -98,6 +99,7 @@ class Observer:
             },
             "attention_backend": self._calls.attention,
             "learning_rates": sorted(self._rates),
+            "splits_backward": SPLITS_BACKWARD in self._engine.traits,
             "parts": [
                 {
                     "index": part.index,

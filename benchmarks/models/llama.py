@@ -76,7 +76,9 @@ def rotate(x: Tensor, theta: float) -> Tensor:
     Args:
         x: (rows, heads, sequence, head_dim).
     """
-    cos, sin = rotary_table(x.size(-2), x.size(-1), theta, x.device)
+    # A table made while a graph is traced belongs to the trace: kept, it would be found by what runs later.
+    table = rotary_table.__wrapped__ if torch.compiler.is_exporting() else rotary_table
+    cos, sin = table(x.size(-2), x.size(-1), theta, x.device)
     first, second = x.float().chunk(2, dim=-1)
     return torch.cat((first * cos - second * sin, second * cos + first * sin), dim=-1).to(x.dtype)
 

@@ -8,16 +8,19 @@ mean stands inside the loss, so the schedule scales nothing.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor, nn
-from torch.distributed.pipelining import PipelineStage
+from torch.distributed.pipelining import PipelineStage, Schedule1F1B
 from torch.distributed.pipelining.schedules import PipelineScheduleSingle
+from torch.utils.checkpoint import GraphExecGroup
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_IN_FLIGHT, Assembly, Batch, Model, Replica
 from benchmarks.pipeline_parallel._stages import SpreadStages
+from benchmarks.site import Site
 from benchmarks.stages import spread
 from benchmarks.world import World
 
@@ -43,8 +46,13 @@ class DrivenByReplica:
     """Of its part among those of this rank."""
 
     def backward_maybe_with_nosync(self, backward_type: str, bwd_kwargs: dict[str, Any], last_backward: bool = False) -> Any:
+        # torch asks autograd for the weight gradients of one layer after the other, and checkpointing would repeat the forward
+        # of a whole block for each. No two of them need the same activation, so that one repetition serves all.
+        repeats_once = GraphExecGroup() if backward_type == "weight" else nullcontext()
+
         def run() -> Any:
-            return super(DrivenByReplica, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
+            with repeats_once:
+                return super(DrivenByReplica, self).backward_maybe_with_nosync(backward_type, bwd_kwargs, last_backward)
 
         return self.replica.backward(self.position, run, kind=backward_type, last=last_backward)
 
@@ -124,6 +132,24 @@ class TorchPipeline(SpreadStages):
             )
             for part, module in zip(assembly.parts, replica.modules, strict=True)
         ]
+
+
+class OneForwardOneBackward(TorchPipeline):
+    """1F1B, wherever its stages come from."""
+
+    kind = Schedule1F1B
+
+    def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
+        return min(cell.batch.microbatches, cell.layout.degree("pp") - stage)
+
+    def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        stages, microbatches = cell.layout.degree("pp"), cell.batch.microbatches
+        if microbatches < stages:
+            return (
+                f"torch's Schedule1F1B refuses {microbatches} microbatches on {stages} stages: it needs at least as many "
+                f"microbatches as stages (torch/distributed/pipelining/schedules.py, Schedule1F1B.__init__)"
+            )
+        return None
 
 
 def _shapes(model: Model, cell: Cell, stages: Sequence[Sequence[str]], index: int) -> dict[str, Tensor]:

@@ -62,8 +62,7 @@ class Strategy(SpreadStages):
     """No knobs."""
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> SendReceive:
-        before = spread(self, assembly.model, cell)[world.coordinate("pp") - 1][
-            -1
-        ]  # not used on the first stage, whose input is the batch
+        stages = spread(self, assembly.model, cell)
+        before = stages[world.coordinate("pp") - 1][-1]  # not used on the first stage, whose input is the batch
         shape = assembly.model.boundary(before, cell.rows_per_microbatch(), cell.batch.sequence)
         return SendReceive(assembly, replica, cell, world, shape)

@@ -18,7 +18,7 @@ from benchmarks.models._batch_norm import BatchNorm, synchronise
 from benchmarks.world import World
 from harness.launch.entry import Seat
 from harness.memory_tracker import Tracker
-from tests.parity.faults import scaled_gradient
+from tests.parity.faults import is_last_copy, scaled_gradient
 
 
 @contextmanager
@@ -42,10 +42,10 @@ def _values(engine: Engine) -> dict[str, torch.Tensor]:
 
 
 def overflow_on_one_rank(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
-    """One step whose gradient is infinite on the last rank alone, then one that is whole."""
+    """One step whose gradient is infinite on the last rank with the output layer alone, then one that is whole."""
     with _engine(payload, seat, loss_scale=2.0**8) as (cell, world, engine):
         before = _values(engine)
-        with scaled_gradient(engine, torch.inf if world.rank == world.size - 1 else 1.0):
+        with scaled_gradient(engine, torch.inf if is_last_copy(world) else 1.0):
             bad = engine.step(_batch(cell, world, 0), want_norm=True)
         between = _values(engine)
         good = engine.step(_batch(cell, world, 1), want_norm=True)

@@ -55,6 +55,17 @@ def test_more_microbatches_in_flight_need_more():
     assert one < some < all_
 
 
+def test_a_device_holds_all_its_stages():
+    # Two processes, four stages with a block each, the ends of the model on the first and the last. As a V the first process
+    # holds both ends, as a loop the embedding alone and, with the longer warm-up, more activations than the other.
+    batch = {"global": 16, "microbatches": 8, "sequence": 64}
+    folded = estimate("pp=2:zbv", batch=batch)
+    assert folded.parameters == 4 * (EMBEDDING + 2 * BLOCK + HEAD) == folded.gradients
+    assert estimate("pp=2:interleaved", batch=batch).parameters == 4 * (EMBEDDING + 2 * BLOCK)
+    # A V holds activations of 2 N = 4 stages at most, of a block each, gpipe those of two blocks of all 8 microbatches.
+    assert folded.activations < estimate("pp=2:gpipe", batch=batch).activations / 2
+
+
 def test_a_tied_weight_is_held_by_both_its_stages():
     whole, cut = estimate(model="gpt2-tiny"), estimate("pp=2:manual", model="gpt2-tiny")
     assert 2 * cut.parameters >= whole.parameters + 4 * 256 * 64 - 4 * 512 * 64

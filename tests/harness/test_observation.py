@@ -24,6 +24,7 @@ def finding(
         "learning_rates": [1e-3],
         "collectives": {},
         "attention_backend": "flash",
+        "splits_backward": False,
         "parts": [part],
         **fields,
     }
@@ -81,6 +82,16 @@ def test_checkpointing_that_repeats_nothing_or_too_much() -> None:
     assert "where 0 are meant" in (told([finding(blocks={"block0": 2})]) or "")
     one_of_two = finding(blocks={"block0": 2, "block1": 1})
     assert "recomputed forwards of block1" in (told([one_of_two], checkpointing="full") or "")
+
+
+def test_a_split_backward_may_repeat_a_forward_twice() -> None:
+    def split(calls: int) -> Any:
+        return finding(splits_backward=True, blocks={"block0": calls})
+
+    assert told([split(2)], checkpointing="full") is told([split(3)], checkpointing="full") is None
+    assert "where 1 to 2 are meant" in (told([split(4)], checkpointing="full") or "")
+    assert "where 1 to 2 are meant" in (told([split(1)], checkpointing="full") or "")
+    assert "where 0 are meant" in (told([split(2)]) or "")
 
 
 def test_microbatches_that_were_not_seen_on_a_later_rank() -> None:

@@ -16,6 +16,8 @@ from harness.record import Record
 from harness.references import References
 
 SITE = Site(kind="cpu", count=2)
+SLOW = ("traced-1f1b",)
+"""Implementations that take many seconds to build."""
 
 
 def cell(layout: str, **fields: object) -> Cell:
@@ -35,9 +37,19 @@ def runs_here(layout: str) -> bool:
     return illegal(cell(layout, batch={"global": 8, "microbatches": 4, "sequence": 32}), SITE) is None
 
 
-def alone(axis: str) -> list[str]:
-    """A layout of two parts for each implementation of an axis that runs here."""
-    return [layout for name in names(AXES[axis]) if runs_here(layout := part_of_layout(axis, name))]
+def quick(axis: str) -> list[str]:
+    """The implementations of an axis that run here and are built soon."""
+    return [name for name in names(AXES[axis]) if name not in SLOW and runs_here(part_of_layout(axis, name))]
+
+
+def each(axis: str) -> list[object]:
+    """A layout of two parts for each implementation of an axis that runs here, as parameters of a test; marked where slow."""
+    layouts = {name: part_of_layout(axis, name) for name in names(AXES[axis])}
+    return [
+        pytest.param(layout, marks=[pytest.mark.slow] if name in SLOW else [])
+        for name, layout in layouts.items()
+        if runs_here(layout)
+    ]
 
 
 @pytest.fixture(scope="session")

@@ -58,9 +58,14 @@ def scaled_gradient(engine: Engine, factor: float) -> Iterator[None]:
     norm.forward = forward
 
 
+def is_last_copy(world: World) -> bool:
+    """Whether this rank is the last one of those that hold the same stages."""
+    return all(world.coordinate(axis) == world.degrees[axis] - 1 for axis in ("dp", "tp"))
+
+
 def louder_gradient(engine: Engine, world: World, cell: Cell) -> None:
-    """On the last rank, multiply the gradient of one weight by 1.1 from now on."""
-    if world.rank == world.size - 1:
+    """On the last rank that holds the output layer, multiply the gradient of one weight by 1.1 from now on."""
+    if is_last_copy(world):
         scaled_gradient(engine, 1.1).__enter__()
 
 
@@ -141,6 +146,39 @@ def skip_tied_reduction(engine: Engine, world: World, cell: Cell) -> None:
             for group in placement.pending:
                 _Skip(world.group(group)).__enter__()
                 return
+
+
+def forget_copies(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave the gradients of a weight that this rank holds twice as they are."""
+    engine._replica._sums._copies.clear()
+
+
+def reducer_in_backward(engine: Engine, world: World, cell: Cell) -> None:
+    """Let DDP reduce while backward runs, although it is split."""
+    replica, stages = engine._replica, engine._schedule._schedule._stages
+    wrapped = [DistributedDataParallel(part.module, process_group=world.group("dp")) for part in engine.parts]
+    for stage, ddp in zip(stages, wrapped, strict=True):
+        ddp.require_backward_grad_sync = False
+        stage.submod.module = ddp
+
+    def backward(part: int, run: Any, *, kind: str, last: bool) -> Any:
+        if last:
+            wrapped[part].reducer.prepare_for_backward([])
+        return run()
+
+    replica.backward, replica.reduce = backward, lambda: None
+
+
+def units_in_backward(engine: Engine, world: World, cell: Cell) -> None:
+    """Let FSDP's units reduce while backward runs, although it is split."""
+    replica = engine._replica
+
+    def backward(part: int, run: Any, *, kind: str, last: bool) -> Any:
+        replica.modules[part].set_requires_gradient_sync(last)
+        replica.modules[part].set_is_last_backward(last)
+        return run()
+
+    replica.backward, replica.complete = backward, lambda: None
 
 
 def forget_checkpointing(engine: Engine, world: World, cell: Cell) -> None:

@@ -8,23 +8,35 @@ import pytest
 
 from benchmarks.registry import AXES, names
 from harness.record import Record
-from tests.parity.conftest import alone, cell
+from tests.parity.conftest import cell, each
 
 BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
 VERIFY_ONLY = {"measure_steps": 0}
-LAYOUTS = ["single", *(layout for axis in AXES for layout in alone(axis))]
+LAYOUTS = ["single", *(parameter for axis in AXES for parameter in each(axis))]
+# Precision is the business of each part's forward, whatever pipeline runs it.
+IN_16_BITS = ["single", "pp=2:devices", "pp=2:gpipe", "pp=2:zbv", *each("tp"), *each("dp")]
 
 
-@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
 @pytest.mark.parametrize("layout", LAYOUTS)
-def test_a_gradient_that_is_a_tenth_too_large_on_one_rank(run: Callable[..., Record], layout: str, precision: str):
-    record = run(cell(layout, precision=precision, batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:louder_gradient")
+def test_a_gradient_that_is_a_tenth_too_large_on_one_rank(run: Callable[..., Record], layout: str):
+    _catches_a_louder_gradient(run, layout, "fp32")
+
+
+@pytest.mark.parametrize("precision", ["bf16", "fp16"])
+@pytest.mark.parametrize("layout", IN_16_BITS)
+def test_a_gradient_that_is_a_tenth_too_large_in_16_bits(run: Callable[..., Record], layout: str, precision: str):
+    _catches_a_louder_gradient(run, layout, precision)
+
+
+def _catches_a_louder_gradient(run: Callable[..., Record], layout: str, precision: str) -> None:
+    batch = {**BATCH, "microbatches": 4}  # what every schedule takes
+    record = run(cell(layout, precision=precision, batch=batch, protocol=VERIFY_ONLY), "tests.parity.faults:louder_gradient")
     assert record.status == "diverged" and record.phase == "verify"
     assert record.verification.verdict == "failed"
     assert "head.norm.weight" in record.reason
 
 
-@pytest.mark.parametrize("layout", [*alone("dp"), "dp=2x1:hsdp", "dp=2x2:hsdp"])
+@pytest.mark.parametrize("layout", [*each("dp"), "dp=2x1:hsdp", "dp=2x2:hsdp"])
 def test_a_missing_sum_over_data_ranks(run: Callable[..., Record], layout: str):
     record = run(cell(layout, batch=BATCH, protocol=VERIFY_ONLY), "tests.parity.faults:skip_data_reduction")
     assert record.status == "diverged", record.reason
@@ -36,11 +48,29 @@ def test_a_missing_sum_over_tensor_ranks(run: Callable[..., Record], name: str):
     assert record.status == "diverged", record.reason
 
 
-@pytest.mark.parametrize("name", [n for n in names("pipeline_parallel") if n != "devices"])  # it has no process to skip one
-def test_a_missing_sum_over_tied_stages(run: Callable[..., Record], name: str):
-    tied = cell(f"pp=2:{name}", model="gpt2-tiny", batch=BATCH, protocol=VERIFY_ONLY)
+TIED_OVER_PROCESSES = [p for p in each("pp") if p.values[0].partition(":")[2] not in ("devices", "zbv", "dualpipev")]
+"""The others hold both ends of the model on one process, and have no sum over processes to leave out."""
+
+
+@pytest.mark.parametrize("layout", TIED_OVER_PROCESSES)
+def test_a_missing_sum_over_tied_stages(run: Callable[..., Record], layout: str):
+    tied = cell(layout, model="gpt2-tiny", batch=BATCH, protocol=VERIFY_ONLY)
     record = run(tied, "tests.parity.faults:skip_tied_reduction")
     assert record.status == "diverged", record.reason
+
+
+def test_a_missing_sum_over_copies_on_one_process(run: Callable[..., Record]):
+    tied = cell("pp=2:zbv", model="gpt2-tiny", batch=BATCH, protocol=VERIFY_ONLY)
+    record = run(tied, "tests.parity.faults:forget_copies")
+    assert record.status == "diverged", record.reason
+
+
+@pytest.mark.parametrize("data, fault", [("ddp", "reducer_in_backward"), ("fsdp", "units_in_backward")])
+def test_gradients_reduced_by_hooks_where_backward_is_split(run: Callable[..., Record], data: str, fault: str):
+    split = cell(f"pp=2:zbv,dp=2:{data}", batch=BATCH, protocol=VERIFY_ONLY)
+    record = run(split, f"tests.parity.faults:{fault}")
+    assert record.status in ("diverged", "crashed"), record.reason
+    assert record.phase == "verify"
 
 
 SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False}
