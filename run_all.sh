@@ -50,7 +50,7 @@ set_up() {
     local pip=("$venv/bin/python" -m pip install -qq --disable-pip-version-check --constraint "$here/constraints.txt")
     "${pip[@]}" --upgrade pip
     # torch by name and in the same command as all others, or pip may resolve another build of it for one of them.
-    "${pip[@]}" "$(grep '^torch==' "$here/constraints.txt")" --editable "${here}[deepspeed,dev]"
+    "${pip[@]}" "$(grep '^torch==' "$here/constraints.txt")" --editable "${here}[deepspeed,fairscale,transformers,dev]"
     echo "$stamp" >"$venv/stamp"
 }
 

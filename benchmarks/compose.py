@@ -169,16 +169,18 @@ def illegal(cell: Cell, site: Site) -> str | None:
     Raises:
         UsageError: a misspelt model, implementation or knob.
     """
-    model = models.load(cell.model)
+    what = f"model '{cell.model}'"
     try:
+        model = models.load(cell.model)
+        what = f"layout '{cell.layout}'"
         found = strategies(cell.layout)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).split(".")[0]
-        return f"layout '{cell.layout}' needs {package}, which is not installed: pip install {package}"
+        return f"{what} needs {package}, which is not installed: pip install {package}"
     except UsageError:
         raise
     except Exception as error:  # a framework may fail in any way as it is imported
-        return f"layout '{cell.layout}' cannot be imported here: {type(error).__name__}: {' '.join(str(error).split())}"
+        return f"{what} cannot be imported here: {type(error).__name__}: {' '.join(str(error).split())}"
     problem = _sizes_problem(cell, site, model, found) or _strategies_problem(cell, site, model, found)
     return problem or float8_problem(cell, site) or limits.problem(cell, _traits(found, cell, model, leave_out=""))
 
@@ -232,8 +234,14 @@ def processes(layout: Layout) -> int:
 
 
 def knobs(cell: Cell) -> dict[str, Any]:
-    """Axis -> the values of all knobs of its implementation, defaults included."""
-    return {axis: dataclasses.asdict(s) for axis, s in strategies(cell.layout).items() if dataclasses.fields(s)}  # type: ignore[arg-type, call-overload]
+    """Axis -> the values of all knobs of its implementation, defaults included, and the `configuration` of its framework."""
+    found = {}
+    for axis, strategy in strategies(cell.layout).items():
+        configuration = strategy.configuration(cell)
+        values = dataclasses.asdict(strategy) | ({"configuration": configuration} if configuration else {})  # type: ignore[call-overload]
+        if values:
+            found[axis] = values
+    return found
 
 
 def _own_offload(data: Strategy | None) -> frozenset[str]:

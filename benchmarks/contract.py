@@ -110,6 +110,14 @@ class Model(ABC):
     def initial(self, name: str, shape: Sequence[int], generator: torch.Generator) -> Tensor:
         """The initial fp32 value of one parameter, by its single-device name, on the CPU."""
 
+    def first_value(self, name: str, draw: Callable[[str], torch.Generator]) -> Tensor:
+        """The whole initial value of one parameter by its single-device name, fp32, on the CPU.
+
+        Args:
+            draw: the generator of a name; by default the parameter's own is drawn from.
+        """
+        return self.initial(name, self.parameter_shapes[name], draw(name))
+
     @abstractmethod
     def samples(self, cell: Cell) -> Samples:
         """What it trains on in a cell."""
@@ -375,6 +383,10 @@ class Strategy(ABC):
 
     def dtypes(self) -> Mapping[str, str]:
         """What a knob changes of the precision's dtypes: `reduction` for example, and the name of the dtype."""
+        return {}
+
+    def configuration(self, cell: Cell) -> Mapping[str, Any]:
+        """What the framework behind it is configured with, for the record; empty where its knobs say all."""
         return {}
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:

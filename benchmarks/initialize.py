@@ -49,9 +49,12 @@ def full(model: Model, name: str, seed: int) -> Tensor:
     Args:
         name: its single-device name; of tied parameters, the first one's.
     """
-    digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
-    generator = torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
-    return model.initial(name, model.parameter_shapes[name], generator)
+
+    def draw(name: str) -> torch.Generator:
+        digest = hashlib.sha256(f"{seed}/{name}".encode()).digest()
+        return torch.Generator().manual_seed(int.from_bytes(digest[:8], "big", signed=True))
+
+    return model.first_value(name, draw)
 
 
 @torch.no_grad()

@@ -15,6 +15,8 @@ from harness.table import text_table
 
 OPTIONAL = {
     "deepspeed": "the layouts built on it are skipped",
+    "fairscale": "the layouts built on it are skipped",
+    "transformers": "the models built on it are skipped",
 }
 """Frameworks that may be missing -> what follows."""
 LEAST_SHARED_MEMORY = 2**30

@@ -18,7 +18,7 @@ from benchmarks.site import Site
 from harness.launch.entry import resolve
 from harness.launch.local import ROOT, Launcher
 
-FRAMEWORKS = ("torch", "deepspeed", "fairscale", "megatron-core")
+FRAMEWORKS = ("torch", "deepspeed", "fairscale", "transformers", "megatron-core")
 """Distributions that strategies are built on."""
 LIBRARIES = ("numpy", "pydantic")
 DETECTION_LIMIT_SECONDS = 120.0

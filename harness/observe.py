@@ -135,7 +135,8 @@ class Observer:
         for block in part.blocks:
             # A block's own hooks do not run again when checkpointing repeats its forward; its leaves' do.
             for name, leaf in part.module.get_submodule(block).named_modules():
-                if not any(True for _ in leaf.children()):
+                # Repetition ends as soon as backward has what it needs, before dropouts of 0 that keep nothing.
+                if not any(True for _ in leaf.children()) and not isinstance(leaf, nn.Dropout):
                     self._keep(leaf.register_forward_pre_hook(self._leaf_hook(part.index, block, name)))
 
     def _leaf_hook(self, index: int, block: str, name: str) -> Any:

@@ -5,11 +5,15 @@ A model's name is `family-size`, with options in brackets that replace dimension
     >>> parse("llama-8b[blocks=4]").dimensions["blocks"]
     4
 
+A name `hf-family-size` is the same size of that family in the Hugging Face transformers library, and `hf:PATH` is the model of
+that library whose `config.json` lies there.
+
 A new model is a file here with a class `Model(contract.Model)` and a file of sizes there. Reading names needs no torch.
 """
 
 from __future__ import annotations
 
+import importlib
 import re
 from functools import cache, lru_cache
 from pathlib import Path
@@ -26,6 +30,9 @@ if TYPE_CHECKING:
 CONFIGS = Path(__file__).parents[2] / "configs" / "models"
 
 _NAME = re.compile(r"(?P<size>[A-Za-z0-9_.-]+)(?:\[(?P<options>[^\[\]]*)\])?")
+
+LIBRARY, PATH = "hf-", "hf:"
+"""How the names of models of another library begin: of families that have the sizes of ours, and of the user's own."""
 
 Dimension = bool | int | float
 
@@ -48,7 +55,8 @@ def _sizes() -> dict[str, dict[str, Dimension]]:
     """`family-size` -> its dimensions, of all families."""
     found = {}
     for family in registry.names("models"):
-        for size, dimensions in yaml.safe_load((CONFIGS / f"{family}.yaml").read_text()).items():
+        file = CONFIGS / f"{family.removeprefix(LIBRARY)}.yaml"
+        for size, dimensions in yaml.safe_load(file.read_text()).items():
             found[f"{family}-{size}"] = dimensions
     return found
 
@@ -64,6 +72,8 @@ def parse(name: str) -> Parsed:
     Raises:
         UsageError: it has another form, or an unknown family, size or option; the message names the nearest one.
     """
+    if name.startswith(PATH):
+        return Parsed("hf", name, {}, {"vocabulary": 0})  # what its dimensions are stands in the file
     match = _NAME.fullmatch(name.strip())
     if match is None:
         raise UsageError(
@@ -83,7 +93,7 @@ def parse(name: str) -> Parsed:
         if option in options:
             raise UsageError(f"option {option!r} stands twice in model {name!r}: give each option once")
         options[option] = _value(name, option, value, type(default[option]))
-    return Parsed(size.split("-")[0], size, options, {**default, **options})
+    return Parsed(size.rpartition("-")[0], size, options, {**default, **options})
 
 
 def check_name(name: str) -> None:
@@ -122,7 +132,10 @@ def load(name: str) -> Model:
 
     Raises:
         UsageError: what `parse` raises, or dimensions that do not fit together.
+        ImportError: its library is not installed.
     """
+    if name.startswith(PATH):
+        return importlib.import_module(f"{__name__}._transformers").from_path(name)
     parsed = parse(name)
     return registry.load("models", parsed.family).Model(name, parsed.dimensions)
 

@@ -70,7 +70,9 @@ if VARIABLE in os.environ:
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
     implementations = os.environ.pop(VARIABLE).split()
-    preload([*ALWAYS, *(f"benchmarks.models.{name}" for name in registry.names("models"))])
+    # Those of another library take seconds to import, and few runs have them.
+    ours = (name for name in registry.names("models") if not name.startswith(models.LIBRARY))
+    preload([*ALWAYS, *(f"benchmarks.models.{name}" for name in ours)])
     if not importlib.import_module("torch").cuda.is_available():
         # Beside CUDA devices a framework may start CUDA while it is imported, and the children of a process that has cannot
         # use it. Their cells then import it themselves, seconds later.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -116,6 +117,35 @@ def missing_gradient(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
         except RuntimeError as error:
             return {"said": str(error)}
     return {"said": None}
+
+
+def resting_and_full_bytes(payload: dict[str, Any], seat: Seat) -> dict[str, int]:
+    """Bytes of all tensors that there are because of the engine: between two steps, and when backward is done and nothing is
+    updated yet. The engine has one parameter group and takes a whole number of microbatches as its cell says."""
+    torch.set_num_threads(1)
+    before = _bytes_alive()
+    found: dict[str, int] = {}
+    with _engine(payload, seat) as (cell, world, engine):
+        update = engine._replica.update
+
+        def watched(**options: Any) -> Any:
+            found["full"] = _bytes_alive() - before
+            return update(**options)
+
+        for step in range(3):
+            if step == 2:
+                engine._replica.update = watched
+            engine.step(_batch(cell, world, step))
+        found["resting"] = _bytes_alive() - before
+    return found
+
+
+def _bytes_alive() -> int:
+    """Of all tensors that Python knows, and their gradients, each storage once."""
+    gc.collect()
+    tensors = [t for t in gc.get_objects() if issubclass(type(t), torch.Tensor)]
+    tensors += [t.grad for t in tensors if isinstance(t, torch.nn.Parameter) and t.grad is not None]
+    return sum({t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in tensors if not t.is_meta}.values())
 
 
 def memory(payload: dict[str, Any], seat: Seat) -> dict[str, dict[str, int]]:

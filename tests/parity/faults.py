@@ -42,13 +42,17 @@ def scaled_gradient(engine: Engine, factor: float) -> Iterator[None]:
     forward = norm.forward
 
     def scaled(x: Tensor) -> Tensor:
-        weight = norm._parameters.pop("weight")
-        norm.weight = _Scaled.apply(weight, factor)
+        # Where parameters are flattened the weight is no parameter, but a plain attribute.
+        weight, parameter = norm.weight, norm._parameters.pop("weight", None)
+        norm.__dict__["weight"] = _Scaled.apply(weight, factor)
         try:
             return forward(x)
         finally:
-            del norm.weight
-            norm._parameters["weight"] = weight
+            del norm.__dict__["weight"]
+            if parameter is None:
+                norm.weight = weight
+            else:
+                norm._parameters["weight"] = parameter
 
     norm.forward = scaled
     yield
@@ -91,6 +95,8 @@ class _Skip(TorchDispatchMode):
             output.copy_(given.chunk(self.group.size())[self.group.rank()].view_as(output))
             return output, work
         tensors = args[0]
+        if name.startswith("c10d::reduce_"):
+            return func([t.clone() for t in tensors], *args[1:], **kwargs)
         _, work = func([t.clone() for t in tensors], *args[1:], **kwargs)
         return tensors, work
 

@@ -108,7 +108,17 @@ def test_every_pair_is_among_them():
     older |= {(("tp", name), ("dp", "fsdp1")) for name in FACTORS["tp"] if name and name.startswith("dtensor")}
     in_parts = ("csv", "dualpipev", "interleaved-zero-bubble", "zbv")
     twice = {(("pp", name), ("checkpointing", "selective")) for name in in_parts}
-    assert absent == devices | few | older | twice
+    # ZeRO 2 and 3 of DeepSpeed take no pipeline between processes; what reduces by hooks takes no backward in parts; and what
+    # flattens parameters, or frees them, takes none of another kind.
+    spread = [name for name in FACTORS["pp"] if name not in (None, "devices")]
+    frameworks = {(("pp", name), ("dp", stage)) for name in spread for stage in ("zero2", "zero3")}
+    frameworks |= {(("pp", name), ("dp", "fairscale-sdp")) for name in in_parts}
+    frameworks |= {(("pp", name), ("dp", "fairscale-fsdp")) for name in (*in_parts, "1f1b")}
+    tensors = {name: [tp for tp in FACTORS["tp"] if tp and tp.startswith(name)] for name in ("hand", "dtensor")}
+    plain = ("zero3", "fairscale-sdp", "fairscale-fsdp")
+    frameworks |= {(("tp", tp), ("dp", name)) for tp in tensors["dtensor"] for name in plain}
+    frameworks |= {(("tp", tp), ("dp", "fairscale-fsdp")) for tp in tensors["hand"]}  # as long as it flattens
+    assert absent == devices | few | older | twice | frameworks
 
 
 @pytest.mark.parametrize(

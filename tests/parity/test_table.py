@@ -22,7 +22,10 @@ SITE = Site(kind="cpu", count=2)
 EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "exceptions.yaml").read_text())
 MICROBATCHES = {1, 2, 4}
 ONE_STAGE_EACH = ("devices", "manual", "gpipe", "1f1b")
-NOT_IN_THREES = ("dataparallel", "fsdp1", "hsdp", "replicate", "zero1-native")
+NOT_IN_THREES = (
+    *("dataparallel", "fsdp1", "hsdp", "replicate", "zero1-native"),
+    *("zero0", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"),
+)
 """Data implementations that meet each tensor and each pipeline implementation, once, and not both together."""
 
 
