@@ -36,6 +36,8 @@ from harness.launch.workplace import workplace
 
 ROOT = Path(__file__).resolve().parents[2]
 
+_STARTS = 100
+"""How often a server that does not answer is asked again, or another one started, before that is given up."""
 _lock = threading.RLock()
 """Held while a child is started and while orphans are looked for, so that none is taken for the other."""
 _running: set[int] = set()
@@ -186,8 +188,7 @@ class Launcher:
             ChildError: the server that children are forked from ends before it has forked one.
         """
         with _lock:
-            for modules in (self._modules, ()):  # importing a framework may have been what ended the server
-                self._modules = modules
+            for _ in range(_STARTS):
                 self._warm()
                 receiver, sender = self._context.Pipe(duplex=False)
                 printed, prints = self._context.Pipe(duplex=False)
@@ -195,7 +196,13 @@ class Launcher:
                 try:
                     with _nameless_main():
                         process.start()
+                except ConnectionRefusedError:  # the server has ended, and the system has not told yet
+                    time.sleep(0.1)
+                    continue
                 except (EOFError, OSError):
+                    if not self._modules:
+                        break
+                    self._modules = ()  # importing a framework may have been what ended the server
                     continue
                 finally:
                     sender.close()

@@ -200,7 +200,7 @@ def check_layouts(examples: int) -> None:
 
 
 def test_suites(started: list[Cell], tmp_path: Path) -> None:
-    check_suites(started, tmp_path, 300)
+    check_suites(started, tmp_path, 150)
 
 
 def test_layouts() -> None:

@@ -11,6 +11,7 @@ from harness import store
 from harness.cli import main
 
 
+@pytest.mark.slow
 def test_the_largest_batch_is_searched_measured_and_told(tmp_path: Path) -> None:
     folder = tmp_path / "run"
     quick = ["protocol.warmup_steps=2", "protocol.measure_steps=2", "protocol.measure_seconds=0"]
