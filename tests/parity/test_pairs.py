@@ -40,12 +40,12 @@ def made(values: dict[str, object]) -> Cell:
 
 
 def legal() -> Iterator[dict[str, object]]:
-    """Every choice of values that makes a legal cell. What is asked of strategies depends on layout and microbatches alone,
-    so one cell speaks for all techniques; the chosen ones are asked again when they run."""
+    """Every choice of values that makes a legal cell. What is asked of strategies depends on layout, model and microbatches
+    alone, so one cell speaks for all techniques; the chosen ones are asked again when they run."""
     allowed = {}
     for values in itertools.product(*FACTORS.values()):
         choice = dict(zip(FACTORS, values, strict=True))
-        key = tuple(choice[name] for name in (*AXES, "microbatches"))
+        key = tuple(choice[name] for name in (*AXES, "model", "microbatches"))
         if key not in allowed:
             allowed[key] = illegal(made(choice), SITE) is None
         if allowed[key]:
