@@ -39,8 +39,11 @@ class AfterBackward(LocalReplica):
         self._group, self._degree = world.group("dp"), world.degrees["dp"]
         self._bucket_bytes = bucket_mb * 2**20
 
-    def reduce(self) -> None:
-        for bucket in _buckets((local(entry.parameter.grad) for entry in self._held), self._bucket_bytes):
+    def complete(self) -> None:
+        # Before copies of one weight are summed: a ring adds the ranks up in an order that depends on an element's place in
+        # its bucket, so that copies which were equal before it differ in their last bits after it.
+        there = (entry.parameter.grad for entry in self._held if entry.parameter.grad is not None)  # `finish` names the others
+        for bucket in _buckets((local(gradient) for gradient in there), self._bucket_bytes):
             flat = torch.cat([gradient.flatten() for gradient in bucket])
             dist.all_reduce(flat, group=self._group)
             flat /= self._degree

@@ -11,6 +11,7 @@ Memory of a rank (section 5 of the paper, in fp32 with AdamW, for P parameters o
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -35,6 +36,9 @@ class _Replica(Replica):
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, config: dict[str, Any]):
         self._held, self._world, self._clip = shared.local_parts(assembly, world), world, optimizer.clip
         self._sums = GradientSums(self._held, world)
+        seen = Counter(entry.placement.name for entry in self._held)
+        twice = (e for e in self._held if seen[e.placement.name] > 1 or set(e.placement.pending) - {"tp"})
+        self._copies = [entry.parameter for entry in twice] if world.degrees["dp"] > 2 else []
         scale = assembly.precision.loss_scale
         self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
         modules = nn.ModuleList(part.module for part in assembly.parts)
@@ -50,6 +54,11 @@ class _Replica(Replica):
 
     def update(self, *, want_norm: bool) -> Update:
         self._sums.finish()
+        for parameter in self._copies:
+            # DeepSpeed's ring adds the ranks up in an order that depends on an element's place in its buffer, which differs
+            # between the copies of a weight: from three ranks on they would part in their last bits. Equal terms do not.
+            dist.all_reduce(parameter.grad, dist.ReduceOp.SUM, self._world.group("dp"))
+            parameter.grad /= self._world.degrees["dp"]
         if self._scaler:
             overflow = self._scaler.unscale(entry.parameter.grad for entry in self._held)
             self._scaler.adjust(overflow)

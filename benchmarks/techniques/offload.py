@@ -22,7 +22,7 @@ from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from benchmarks.cell import Offload
 from benchmarks.contract import Part
 
-FEW_BYTES = 1024
+FEW_BYTES = 256
 """Smaller tensors are not worth a copy."""
 
 
