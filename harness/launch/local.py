@@ -220,6 +220,7 @@ class Launcher:
             "PYTHONPATH": os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]),
             preload.VARIABLE: " ".join(self._modules),
             preload.WORKPLACE: str(workplace()),
+            preload.HARNESS: str(os.getpid()),
             "OMP_NUM_THREADS": "1",
             # Ask the driver's library, not CUDA itself, whether there is a device: a process that has started CUDA cannot be
             # forked from.

@@ -19,6 +19,8 @@ from harness.launch.processes import adopt_orphans, below, die_with_parent, kill
 VARIABLE = "HPBENCH_PRELOAD"
 WORKPLACE = "HPBENCH_WORKPLACE"
 """The folder of temporary files that goes when the harness has ended."""
+HARNESS = "HPBENCH_HARNESS"
+"""The process id of the harness."""
 IMPORT_SECONDS = 120
 """How long one module may take, before it is left out."""
 ALWAYS = (
@@ -59,11 +61,13 @@ def _clean_up(workplace: str) -> NoReturn:
 if VARIABLE in os.environ:
     # This is the server: it must not outlive the harness, nor die of the interrupt that the harness handles. It adopts what
     # ranks that died have left, and so finds it in the end, even where the harness was killed.
-    workplace = os.environ.pop(WORKPLACE)
+    workplace, harness = os.environ.pop(WORKPLACE), int(os.environ.pop(HARNESS))
     signal.signal(signal.SIGTERM, lambda *_: _clean_up(workplace))
     signal.signal(signal.SIGALRM, _too_slow)
     die_with_parent(signal.SIGTERM)
     adopt_orphans()
+    if os.getppid() != harness:  # killed before this process could ask to be told
+        _clean_up(workplace)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     # Frameworks greet whoever imports them. What fails here fails again in the child that needs it, which has a log.
     nowhere = os.open(os.devnull, os.O_WRONLY)

@@ -26,7 +26,7 @@ def wanted(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
 
 def _payload(folder: Path) -> dict[str, Any]:
     cell = CELL.model_dump(mode="json", by_alias=True)
-    return {"cell": cell, "device_bytes": 0, "device": "cpu", "threads": 1, "folder": str(folder)}
+    return {"cell": cell, "device_bytes": 0, "device": "cpu", "threads": 1, "memory_bytes": 0, "folder": str(folder)}
 
 
 def engine_for(wanted: dict[str, Any]) -> PlainEngine:

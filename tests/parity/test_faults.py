@@ -14,7 +14,9 @@ BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
 VERIFY_ONLY = {"measure_steps": 0}
 LAYOUTS = ["single", *(parameter for axis in AXES for parameter in each(axis))]
 # Precision is the business of each part's forward, whatever pipeline runs it.
-IN_16_BITS = ["single", "pp=2:devices", "pp=2:gpipe", "pp=2:zbv", *each("tp"), *each("dp")]
+SOON = [pytest.param(layout) for layout in ("single", "pp=2:gpipe", "tp=2:hand", "dp=2:fsdp")]
+ALL_16_BITS = ["pp=2:devices", "pp=2:zbv", *(p.values[0] for axis in ("tp", "dp") for p in each(axis))]
+IN_16_BITS = [*SOON, *(pytest.param(layout, marks=pytest.mark.slow) for layout in ALL_16_BITS)]
 
 
 @pytest.mark.parametrize("layout", LAYOUTS)
