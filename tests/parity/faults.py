@@ -167,7 +167,7 @@ def reducer_in_backward(engine: Engine, world: World, cell: Cell) -> None:
             wrapped[part].reducer.prepare_for_backward([])
         return run()
 
-    replica.backward, replica.reduce = backward, lambda: None
+    replica.backward, replica.complete = backward, lambda: None
 
 
 def units_in_backward(engine: Engine, world: World, cell: Cell) -> None:
