@@ -89,7 +89,7 @@ def values_of(c: Cell) -> dict[str, object]:
 
 
 CELLS = chosen()
-BY_DEFAULT = 30
+BY_DEFAULT = 20
 """So many cells meet most pairs; each of the others adds one or two, mostly of a pipeline and a data implementation."""
 
 
