@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -133,14 +134,25 @@ def _installed(python: str, checkout: Path, command: str, folder: Path, name: st
     pip.write_text(f'#!/bin/sh\nexec "{own}" -m pip "$@"\n')
     pip.chmod(0o755)
     variables = {"VIRTUAL_ENV": str(folder), "PATH": f"{folder / 'bin'}{os.pathsep}{os.environ.get('PATH', '')}"}
-    _check(command, name, cwd=checkout, env={**os.environ, **variables})
+    _check(_words(command), name, cwd=checkout, env={**os.environ, **variables})
     return own, variables
 
 
-def _check(command: list[str] | str, name: str, **options: object) -> str:
-    done = subprocess.run(command, shell=isinstance(command, str), capture_output=True, text=True, **options)
+def _words(command: str) -> list[str]:
+    try:
+        return shlex.split(command)
+    except ValueError as error:
+        raise UsageError(f"cannot read --install {command!r}: {error}; write one command, such as 'pip install .'") from None
+
+
+def _check(command: list[str], name: str, **options: object) -> str:
+    try:
+        done = subprocess.run(command, capture_output=True, text=True, **options)
+    except (OSError, IndexError) as error:
+        said = f"preparing {name} failed: {' '.join(command) or 'an empty command'}: {error}"
+        raise UsageError(f"{said}; it is run without a shell: give a program and its arguments") from None
     if done.returncode:
         said = "\n".join((done.stdout + done.stderr).splitlines()[-LINES:])
-        shown = command if isinstance(command, str) else " ".join(command)
+        shown = " ".join(command)
         raise UsageError(f"'{shown}' for {name} ended with status {done.returncode}: {said}; try it by hand in the checkout")
     return done.stdout

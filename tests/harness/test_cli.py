@@ -272,3 +272,13 @@ def test_lines_that_are_no_record_are_named(tmp_path, capsys, command):
     assert main([command, str(folder), *([cell.id] if command == "explain" else [])]) == 0
     said = capsys.readouterr().err
     assert "line 2 of" in said and "records.jsonl' could not be read and is left out: " in said
+
+
+def test_a_library_that_installs_a_package_of_the_same_name_is_not_taken_for_ours(tmp_path):
+    # As FairScale does, into the folder that is searched before an editable install.
+    (tmp_path / "benchmarks").mkdir()
+    (tmp_path / "benchmarks" / "__init__.py").write_text("raise ImportError('another package')")
+    script = f"import sys; sys.path[:0] = [{str(tmp_path)!r}]; import harness, benchmarks.models; print(benchmarks.__file__)"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, env=environment, cwd=tmp_path)
+    assert done.stdout.strip() == str(ROOT / "benchmarks" / "__init__.py"), done.stderr

@@ -66,7 +66,9 @@ def test_hpbench_itself_runs_from_the_checkout(tmp_path):
     [
         ({"ref": "three"}, "git rev-parse .* failed: .*; give --base and --head commits"),
         ({"python": "/no/python"}, "--base-python '/no/python' is no program"),
-        ({"install": "echo broken; exit 3"}, "ended with status 3: broken; try it by hand"),
+        ({"install": """python -c "print('broken'); raise SystemExit(3)" """}, "ended with status 3: broken; try it by hand"),
+        ({"install": "no-such-program ."}, "it is run without a shell"),
+        ({"install": "pip 'install"}, "cannot read --install"),
     ],
 )
 def test_mistakes_leave_nothing(project, tmp_path, fields, said):
