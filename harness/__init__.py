@@ -1,4 +1,4 @@
-"""How it is measured. What is measured is `benchmarks`, which knows nothing of this package."""
+"""How it is measured: cells are launched, verified, timed, probed and recorded."""
 
 import sys
 from pathlib import Path
