@@ -98,7 +98,7 @@ def packs(runs: Sequence[Run], commands: dict[tuple[str, str], str]) -> Iterator
 
 
 def _packed(lines: list[str]) -> str:
-    return base64.b64encode(zlib.compress(f"[{','.join(lines)}]".encode(), 4)).decode()
+    return base64.b64encode(zlib.compress(f"[{','.join(lines)}]".encode(), 1)).decode()
 
 
 def _within_script(value: Any) -> str:
