@@ -28,6 +28,11 @@ _GRAMMAR = (
 Knob = bool | int | float | str
 
 
+def items(text: str) -> list[str]:
+    """The parts between commas, but for those within brackets."""
+    return re.split(r",(?![^\[]*\])", text)
+
+
 class Axis(BaseModel):
     """One axis of a layout."""
 
@@ -76,7 +81,7 @@ class Layout(BaseModel):
         if text == "single":
             return cls()
         found: dict[str, Axis] = {}
-        for item in re.split(r",(?![^\[]*\])", text):
+        for item in items(text):
             match = _AXIS.fullmatch(item.strip())
             if match is None:
                 raise UsageError(f"cannot read {item.strip()!r} in layout {text!r}: {_GRAMMAR}")
@@ -100,7 +105,7 @@ class Layout(BaseModel):
     def each(cls, text: str) -> list[str]:
         """A written layout for every implementation in the place of each implementation `*`, as in `tp=2:*,dp=4:*`."""
         found = [""]
-        for item in re.split(r",(?![^\[]*\])", text):
+        for item in items(text):
             axis, _, rest = item.strip().partition("=")
             degree, _, name = rest.partition(":")
             written = [f"{axis}={degree}:{each}" for each in names(AXES[axis])] if name == "*" and axis in AXES else [item]

@@ -54,6 +54,11 @@ class GradientSums:
         self._pending = dict.fromkeys((e.placement.name, group) for e in parameters for group in e.placement.pending)
         self._same = copies
 
+    def tied(self) -> list[nn.Parameter]:
+        """The parameters of which there are copies, on this rank or on other stages."""
+        elsewhere = {name for name, group in self._pending if group != "tp"}
+        return [p for name, same in self._same.items() if len(same) > 1 or name in elsewhere for p in same]
+
     def finish(self) -> None:
         """Check that every gradient is there and in its parameter's own placement, then do the sums.
 

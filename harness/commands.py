@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.retry:
         raise UsageError(f"--retry {arguments.retry} runs cells of an earlier run again: give that run, too, by --resume DIR")
     suite, overrides = wanted(arguments)
-    folder = Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{suite.name}")
+    folder = _out(arguments, suite.name)
     store.check_new(folder)
     with _launcher(matrix.layouts(suite, overrides)) as launcher:
         site, environment = _limited(*_detect(launcher), arguments.device_memory)
@@ -125,7 +125,7 @@ def gate(arguments: argparse.Namespace) -> int:
         most=max(arguments.pairs, arguments.max_pairs),
         golden=_golden(arguments),
     )
-    return judge(asked, _out(arguments))
+    return judge(asked, _out(arguments, arguments.command))
 
 
 def calibrate(arguments: argparse.Namespace) -> int:
@@ -134,7 +134,7 @@ def calibrate(arguments: argparse.Namespace) -> int:
 
     if arguments.runs < 1:
         raise UsageError(f"--runs {arguments.runs}: give 3 or more, best 10")
-    return repeat(arguments.suite, _repeated(arguments), arguments.runs, _out(arguments), _golden(arguments))
+    return repeat(arguments.suite, _repeated(arguments), arguments.runs, _out(arguments, arguments.command), _golden(arguments))
 
 
 def golden(arguments: argparse.Namespace) -> int:
@@ -199,8 +199,8 @@ def _golden(arguments: argparse.Namespace) -> Path:
     return Path(arguments.golden) if arguments.golden else DIRECTORY
 
 
-def _out(arguments: argparse.Namespace) -> Path:
-    return Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{arguments.command}")
+def _out(arguments: argparse.Namespace, name: str) -> Path:
+    return Path(arguments.out or f"results/{datetime.now(timezone.utc):%Y%m%dT%H%M%SZ}-{name}")
 
 
 def _budget(arguments: argparse.Namespace) -> float | None:

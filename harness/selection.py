@@ -15,6 +15,7 @@ from typing import Any
 
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError, unknown
+from benchmarks.layout import items
 from benchmarks.registry import AXES
 
 Condition = tuple[str, str]
@@ -33,7 +34,7 @@ def parse_filter(text: str) -> list[Condition]:
         UsageError: it names an unknown field.
     """
     conditions = []
-    for item in filter(None, (part.strip() for part in re.split(r",(?![^\[]*\])", text))):
+    for item in filter(None, (part.strip() for part in items(text))):
         field, separator, value = item.partition("=")
         if not separator or "[" in field or field in AXES:
             conditions.append(("layout", item))

@@ -14,12 +14,22 @@ import torch
 from torch import nn
 from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionPolicy, OffloadPolicy
 
-from benchmarks.cell import Offload
-from benchmarks.contract import SPLITS_BACKWARD, Assembly, OptimizerRecipe, Part, R
+from benchmarks.cell import Cell, Offload
+from benchmarks.contract import (
+    SEVERAL_DEVICES,
+    SEVERAL_IN_FLIGHT,
+    SPLITS_BACKWARD,
+    Assembly,
+    OptimizerRecipe,
+    Part,
+    R,
+    Shares,
+)
 from benchmarks.data_parallel._after_backward import NO_OVERLAP
 from benchmarks.data_parallel._units_after_backward import UnitsAfterBackward
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
+from benchmarks.site import Site
 from benchmarks.techniques.precision import Precision
 from benchmarks.world import World
 
@@ -66,6 +76,28 @@ def replica_of_units(
     replica = UnitReplica(assembly, optimizer, world, spread=spread)
     replica.keeps_gathered = keeps_gathered
     return replica
+
+
+def shares_of_units(cell: Cell, traits: frozenset[str], *, degree: int, reshard: bool) -> Shares:
+    """What a rank holds where units are cut over `degree` ranks. Gradients of all microbatches but the last add up whole."""
+    part = 1 / degree
+    gradients = part if cell.batch.microbatches == 1 else 1.0
+    gathered = "blocks" if reshard and SEVERAL_IN_FLIGHT not in traits else "all"
+    return Shares(parameters=part, gradients=gradients, optimizer_state=part, gathered=gathered)
+
+
+def devices_problem(function: str, site: Site, traits: frozenset[str]) -> str | None:
+    """Why units cannot lie on several devices of a process, in one sentence; None if they need not.
+
+    Args:
+        function: torch's, which makes the units.
+    """
+    if SEVERAL_DEVICES in traits and site.kind == "cuda":
+        return (
+            f"{function} moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
+            "several: choose a pipeline with a process for each stage"
+        )
+    return None
 
 
 def by_units(

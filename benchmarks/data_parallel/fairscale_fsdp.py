@@ -16,28 +16,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from fairscale.nn.data_parallel import FullyShardedDataParallel
 from fairscale.nn.data_parallel.fully_sharded_data_parallel import ProcessGroupName
 from torch import Tensor, nn
 
 from benchmarks.cell import Cell
-from benchmarks.contract import (
-    DTENSOR,
-    SEVERAL_DEVICES,
-    SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
-    TIED_ACROSS_STAGES,
-    Assembly,
-    DataParallel,
-    OptimizerRecipe,
-    Part,
-    Placement,
-    R,
-    Shares,
-)
+from benchmarks.contract import DTENSOR, Assembly, DataParallel, OptimizerRecipe, Part, Placement, Shares
 from benchmarks.data_parallel._fairscale_on_cpu import without_cuda
+from benchmarks.data_parallel._flat_units import flat_problem, flat_shares
+from benchmarks.data_parallel._no_sync import NoSyncReplica
 from benchmarks.initialize import materialize
 from benchmarks.replica import Held, LocalReplica, held
 from benchmarks.site import Site
@@ -47,17 +35,11 @@ Place = tuple[nn.Module, str, Placement]
 """Where a parameter of the model is found when it is whole: module, attribute, and where it comes from."""
 
 
-class _Replica(LocalReplica):
-    """Reduces with the last backward of a step only."""
+class _Replica(NoSyncReplica):
+    """Finds its parameters again when they are whole."""
 
     modules: list[FullyShardedDataParallel]
     places: list[list[Place]]
-
-    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
-        if last:
-            return run()
-        with self.modules[part].no_sync():
-            return run()
 
     def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:
         for module, places in zip(self.modules, self.places, strict=True):
@@ -108,9 +90,7 @@ class Strategy(DataParallel):
         )
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        part = 1 / cell.layout.degree("dp")
-        gradients = part if cell.batch.microbatches == 1 else 1.0
-        return Shares(parameters=part, gradients=gradients, optimizer_state=part, gathered="blocks" if self.reshard else "all")
+        return flat_shares(cell, reshard=self.reshard)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if DTENSOR in traits:
@@ -123,27 +103,7 @@ class Strategy(DataParallel):
                 "FairScale flattens the parameters that tensor parallelism cuts and those that it copies into one, in which a "
                 "gradient norm cannot tell them apart: use flatten=false"
             )
-        if SEVERAL_IN_FLIGHT in traits and cell.batch.microbatches > 1:
-            return (
-                "FairScale frees a unit's parameters after the backward of one microbatch (_post_backward_hook), while those "
-                "of others in flight still need them: use FSDP2, or one microbatch"
-            )
-        if TIED_ACROSS_STAGES in traits:
-            return (
-                "the two copies of a weight that stages share lie at different places of two flattened units, so that a rank "
-                "holds other elements of the one than of the other, and their gradients cannot be summed: use FSDP2"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which FairScale reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
-            )
-        if SEVERAL_DEVICES in traits and site.kind == "cuda":
-            return (
-                "FairScale takes the parameters of a process to be on one device, and this pipeline holds them on several: "
-                "choose a pipeline with a process for each stage"
-            )
-        return None
+        return flat_problem("FairScale", "_post_backward_hook", cell, site, traits)
 
 
 def _places(part: Part) -> list[Place]:

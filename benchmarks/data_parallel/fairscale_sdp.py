@@ -12,7 +12,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 from fairscale.nn.data_parallel import ShardedDataParallel
 from torch import Tensor, nn
@@ -27,9 +26,9 @@ from benchmarks.contract import (
     OptimizerRecipe,
     Part,
     Placement,
-    R,
     Shares,
 )
+from benchmarks.data_parallel._no_sync import NoSyncReplica
 from benchmarks.data_parallel._oss import KeepsGradients, sharded
 from benchmarks.initialize import materialize
 from benchmarks.replica import GradientNorm, GradientSums, LocalReplica
@@ -62,7 +61,7 @@ class _OfParts(OptimizerRecipe):
         return _Several([OptimizerRecipe.build(self, part.module.parameters()) for part in self.parts])
 
 
-class _Replica(LocalReplica):
+class _Replica(NoSyncReplica):
     """Sums, norm and clipping are the owners' affair: only they hold a gradient when backward is done."""
 
     modules: list[ShardedDataParallel]
@@ -91,12 +90,6 @@ class _Replica(LocalReplica):
         self._held = [entry for entry in self._all if owner[entry.parameter] == world.coordinate("dp")]
         self._sums = GradientSums(self._held, world)
         self._norm = GradientNorm(self._held, world, frozenset({"dp"}))
-
-    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
-        if last:
-            return run()
-        with self.modules[part].no_sync():
-            return run()
 
     def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:
         for entry in self._all:

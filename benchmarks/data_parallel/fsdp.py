@@ -19,14 +19,13 @@ from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy, fully_sh
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
-    SEVERAL_DEVICES,
     SEVERAL_IN_FLIGHT,
     Assembly,
     DataParallel,
     OptimizerRecipe,
     Shares,
 )
-from benchmarks.data_parallel._fsdp_units import GATHERED, by_units, replica_of_units
+from benchmarks.data_parallel._fsdp_units import GATHERED, by_units, devices_problem, replica_of_units, shares_of_units
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
 from benchmarks.world import World
@@ -65,21 +64,11 @@ class Strategy(DataParallel):
         return replica
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        part = 1 / cell.layout.degree("dp")
-        # Gradients of all microbatches but the last add up whole.
-        gradients = part if cell.batch.microbatches == 1 else 1.0
-        gathered = "blocks" if self.reshard and SEVERAL_IN_FLIGHT not in traits else "all"
-        return Shares(parameters=part, gradients=gradients, optimizer_state=part, gathered=gathered)
+        return shares_of_units(cell, traits, degree=cell.layout.degree("dp"), reshard=bool(self.reshard))
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SEVERAL_DEVICES in traits and site.kind == "cuda":
-            return (
-                "fully_shard moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
-                "several: choose a pipeline with a process for each stage"
-            )
-        if not isinstance(self.reshard, bool):
-            return self._group_problem(cell)
-        return None
+        problem = devices_problem("fully_shard", site, traits)
+        return problem or (None if isinstance(self.reshard, bool) else self._group_problem(cell))
 
     def _group_problem(self, cell: Cell) -> str | None:
         """Why parameters cannot be kept cut over groups of `reshard` neighbours."""

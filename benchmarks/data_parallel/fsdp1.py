@@ -13,42 +13,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 from torch.distributed.fsdp import FullyShardedDataParallel, ShardingStrategy
 
 from benchmarks.cell import Cell
-from benchmarks.contract import (
-    DTENSOR,
-    SEVERAL_DEVICES,
-    SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
-    TIED_ACROSS_STAGES,
-    Assembly,
-    DataParallel,
-    OptimizerRecipe,
-    Placement,
-    R,
-    Shares,
-)
+from benchmarks.contract import DTENSOR, Assembly, DataParallel, OptimizerRecipe, Placement, Shares
+from benchmarks.data_parallel._flat_units import flat_problem, flat_shares
+from benchmarks.data_parallel._no_sync import NoSyncReplica
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica, held
 from benchmarks.site import Site
 from benchmarks.world import World
 
 
-class _Replica(LocalReplica):
-    """Reduces with the last backward of a step only: until then whole gradients add up on every rank."""
+class _Replica(NoSyncReplica):
+    """Finds its parameters again when they are whole."""
 
     modules: list[FullyShardedDataParallel]
-
-    def backward(self, part: int, run: Callable[[], R], *, kind: Literal["full", "input", "weight"], last: bool) -> R:
-        if last:
-            return run()
-        with self.modules[part].no_sync():
-            return run()
 
     def complete(self) -> None:
         for entry in self._held:
@@ -91,9 +74,7 @@ class Strategy(DataParallel):
         return _Replica(assembly, optimizer, world, modules=modules, parameters=parameters, spread=frozenset({"dp"}))
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
-        part = 1 / cell.layout.degree("dp")
-        gradients = part if cell.batch.microbatches == 1 else 1.0
-        return Shares(parameters=part, gradients=gradients, optimizer_state=part, gathered="blocks" if self.reshard else "all")
+        return flat_shares(cell, reshard=self.reshard)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if DTENSOR in traits:
@@ -101,25 +82,4 @@ class Strategy(DataParallel):
                 "FSDP1 puts new Parameter objects into the module where parameters are DTensors (_use_unsharded_views in "
                 "torch.distributed.fsdp._flat_param), and the optimizer's never get a gradient: cut tensors by plain ones"
             )
-        if SEVERAL_IN_FLIGHT in traits and cell.batch.microbatches > 1:
-            return (
-                "FSDP1 frees a unit's parameters after the backward of one microbatch (_post_backward_hook in "
-                "torch.distributed.fsdp._runtime_utils), while those of others in flight still need them: use FSDP2, or one "
-                "microbatch"
-            )
-        if TIED_ACROSS_STAGES in traits:
-            return (
-                "the two copies of a weight that stages share lie at different places of two flattened units, so that a rank "
-                "holds other elements of the one than of the other, and their gradients cannot be summed: use FSDP2"
-            )
-        if SPLITS_BACKWARD in traits:
-            return (
-                "a schedule that computes weight gradients apart writes them without the hooks by which FSDP1 reduces "
-                "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
-            )
-        if SEVERAL_DEVICES in traits and site.kind == "cuda":
-            return (
-                "FSDP1 takes the parameters of a process to be on one device, and this pipeline holds them on several: choose "
-                "a pipeline with a process for each stage"
-            )
-        return None
+        return flat_problem("FSDP1", "_post_backward_hook in torch.distributed.fsdp._runtime_utils", cell, site, traits)

@@ -15,8 +15,8 @@ from torch.distributed._composable.replicate_with_fsdp import replicate
 from torch.distributed.fsdp import MixedPrecisionPolicy, OffloadPolicy
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEVERAL_DEVICES, Assembly, DataParallel, OptimizerRecipe, Shares
-from benchmarks.data_parallel._fsdp_units import by_units, replica_of_units
+from benchmarks.contract import Assembly, DataParallel, OptimizerRecipe, Shares
+from benchmarks.data_parallel._fsdp_units import by_units, devices_problem, replica_of_units
 from benchmarks.replica import LocalReplica
 from benchmarks.site import Site
 from benchmarks.world import World
@@ -42,9 +42,4 @@ class Strategy(DataParallel):
         return Shares(gradients=2.0)  # once as backward leaves them and once as they are reduced
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
-        if SEVERAL_DEVICES in traits and site.kind == "cuda":
-            return (
-                "replicate moves all parameters of a process to the one device of its mesh, and this pipeline holds them on "
-                "several: choose a pipeline with a process for each stage"
-            )
-        return None
+        return devices_problem("replicate", site, traits)

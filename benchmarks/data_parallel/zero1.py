@@ -11,7 +11,6 @@ Memory of a rank (section 5 of the paper, in fp32 with AdamW, for P parameters o
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -36,9 +35,7 @@ class _Replica(Replica):
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, config: dict[str, Any]):
         self._held, self._world, self._clip = shared.local_parts(assembly, world), world, optimizer.clip
         self._sums = GradientSums(self._held, world)
-        seen = Counter(entry.placement.name for entry in self._held)
-        twice = (e for e in self._held if seen[e.placement.name] > 1 or set(e.placement.pending) - {"tp"})
-        self._copies = [entry.parameter for entry in twice] if world.degrees["dp"] > 2 else []
+        self._copies = self._sums.tied() if world.degrees["dp"] > 2 else []
         scale = assembly.precision.loss_scale
         self._scaler = LossScaler(scale, world.device, dist.group.WORLD) if scale else None
         modules = nn.ModuleList(part.module for part in assembly.parts)
