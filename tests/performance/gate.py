@@ -32,15 +32,22 @@ SLEEP = """
 
 import time  # noqa: E402
 
-_update = _Replica.update
+_wrap = Strategy.wrap
 
 
-def _slowed(self, *args, **kwargs):
-    time.sleep({seconds})
-    return _update(self, *args, **kwargs)
+def _slowed(self, *args):
+    replica = _wrap(self, *args)
+    update = replica.update
+
+    def slow_update(**kwargs):
+        time.sleep({seconds})
+        return update(**kwargs)
+
+    replica.update = slow_update
+    return replica
 
 
-_Replica.update = _slowed
+Strategy.wrap = _slowed
 """
 PROTOCOL = {"warmup_steps": 10, "measure_steps": 40, "measure_seconds": 0}
 
