@@ -83,7 +83,7 @@ def verify(engine: Engine, cell: Cell, world: World, reference: dict[str, Any]) 
     wanted = torch.load(reference["parameters_file"], weights_only=True, mmap=True)
     parameters: dict[str, dict[str, Any]] = {}
     for (name, tensor), before in zip(engine.parameters(), start, strict=True):
-        entry = _compare(name, tensor, wanted.get(name), before, model, cell.seed, steps=len(results))
+        entry = _compare(name, tensor, wanted.get(name), before, model, cell, steps=len(results))
         parameters[name] = _worse(parameters[name], entry) if name in parameters else entry
     return {
         "losses": [None if r.loss is None else float(r.loss) for r in results],
@@ -125,12 +125,13 @@ def _before(model: Model, name: str, tensor: Tensor, seed: int) -> dict[str, Any
 
 
 def _compare(
-    name: str, tensor: Tensor, wanted: Tensor | None, start: dict[str, Any], model: Model, seed: int, *, steps: int
+    name: str, tensor: Tensor, wanted: Tensor | None, start: dict[str, Any], model: Model, cell: Cell, *, steps: int
 ) -> dict[str, Any]:
     """One parameter after the last step.
 
     Returns:
-        `update_error`: max|dw - dw_ref| / max|dw_ref|, beyond what the rounding of the weights themselves explains;
+        `update_error`: max|dw - dw_ref| / max|dw_ref|, or in fp32 the error of the update's length along the reference's
+            where that is larger, each beyond what the rounding of the weights themselves explains;
         `moved`: max|dw|, and `moved_reference`: max|dw_ref|; `start_error` and `start_limit`: of its value before the
         first step; `digest`: of its bits.
     """
@@ -138,19 +139,40 @@ def _compare(
     if wanted is None or tuple(tensor.shape) != tuple(wanted.shape) or math.isinf(start["error"]):
         unknown = {"update_error": math.inf, "moved": math.inf, "moved_reference": math.inf}
         return {**unknown, "start_error": math.inf, "start_limit": 0.0, "digest": digest}
-    value, initial = _on_cpu(tensor), initialize.full(model, name, seed)
+    value, initial = _on_cpu(tensor), initialize.full(model, name, cell.seed)
     update_wanted = wanted - initial
     update = value - (initial if start["value"] is None else start["value"])
     # Each step rounds a weight to one of its neighbours, here and in the reference: one unit in the last place.
     rounding = steps * torch.finfo(torch.float32).eps * wanted.abs()
+    errors = [_ratio(((update - update_wanted).abs() - rounding).clamp(min=0), update_wanted)]
+    if cell.precision == "fp32":  # products in 16 bits have larger errors than the rounding of weights could hide
+        errors.append(_length_error(update, update_wanted, rounding))
     return {
-        "update_error": _ratio(((update - update_wanted).abs() - rounding).clamp(min=0), update_wanted),
+        "update_error": max(errors, key=_badness),
         "moved": update.abs().max().item(),
         "moved_reference": update_wanted.abs().max().item(),
         "start_error": start["error"],
         "start_limit": start["limit"],
         "digest": digest,
     }
+
+
+def _length_error(update: Tensor, wanted: Tensor, rounding: Tensor) -> float:
+    """|<update - wanted, wanted>| / <wanted, wanted>, beyond what rounding explains.
+
+    A gradient times a constant moves all weights too far at once. Beside a weight of 1 that moves by 1e-5, rounding hides one
+    percent of each, and not of all together: it is another one for each weight, so that it adds up as a root of squares.
+    """
+    along, weights = wanted.double(), rounding.double()
+    off = torch.sum((update.double() - along) * along).abs().item()
+    explained = torch.linalg.vector_norm(weights * along).item()
+    whole = along.square().sum().item()
+    return 0.0 if off <= explained else (off - explained) / whole
+
+
+def _badness(error: float) -> tuple[bool, float]:
+    """Orders errors; NaN is the worst."""
+    return math.isnan(error), error
 
 
 def _ratio(difference: Tensor, wanted: Tensor) -> float:

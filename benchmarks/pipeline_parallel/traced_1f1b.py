@@ -105,6 +105,8 @@ def _accept_other_dtypes(module: nn.Module) -> None:
                 with layer.graph.inserting_after(node):
                     cast = layer.graph.call_method("to", (node, parameters[node.target].dtype))
                 node.replace_all_uses_with(cast, delete_user_cb=lambda user, cast=cast: user is not cast)
+        # An interpreter reads the graph, and torch.compile the code that was once written of it.
+        getattr(layer, "graph_module", layer).recompile()
 
 
 def _to_meta(module: nn.Module) -> None:

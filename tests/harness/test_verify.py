@@ -13,7 +13,7 @@ import torch
 from benchmarks.cell import Cell
 from harness.record import Verification
 from harness.verdict import judge
-from harness.verify import digests, reference, verify
+from harness.verify import _length_error, digests, reference, verify
 from tests.harness.plain_engine import WORLD, PlainEngine
 
 CELL = Cell.model_validate({"model": "llama-tiny[blocks=2]", "batch": {"global": 4, "sequence": 32}})
@@ -133,3 +133,36 @@ def test_a_digest_tells_every_bit(wanted: dict[str, Any]) -> None:
     assert digests(engine) == before
     engine.module.get_parameter("head.norm.weight").data[3] = torch.nextafter(torch.tensor(1.0), torch.tensor(2.0))
     assert {name for name, digest in digests(engine).items() if digest != before[name]} == {"head.norm.weight"}
+
+
+def _after_three_steps(gradients: list[torch.Tensor]) -> torch.Tensor:
+    """A norm's weights of 1 after steps that move them by millionths."""
+    weight = torch.ones(768)
+    for gradient in gradients:
+        weight -= gradient
+    return weight
+
+
+@pytest.mark.parametrize(
+    ("wrong", "least", "most"),
+    [
+        (1.015, 0.008, 0.015),  # hidden in the rounding of each weight, and not of all
+        (0.985, 0.008, 0.015),
+        (1.0, 0.0, 1e-4),
+    ],
+)
+def test_a_gradient_a_little_too_large_beside_rounding(wrong: float, least: float, most: float) -> None:
+    draw = torch.Generator().manual_seed(1)
+    true = [torch.empty(768).uniform_(-7e-6, 7e-6, generator=draw) for _ in range(3)]
+    noise = [1 + 1e-5 * torch.randn(768, generator=draw) for _ in true]  # of other orders of summation
+    found = _after_three_steps([g * wrong * n for g, n in zip(true, noise, strict=True)]) - 1
+    wanted = _after_three_steps(true) - 1
+    rounding = torch.full((768,), 3 * torch.finfo(torch.float32).eps)
+    assert ((found - wanted).abs() <= rounding).all()
+    assert least <= _length_error(found, wanted, rounding) <= most
+
+
+def test_the_length_of_what_does_not_move_and_of_what_is_no_number() -> None:
+    still, rounding = torch.zeros(4), torch.full((4,), 1e-7)
+    assert _length_error(still, still, rounding) == 0
+    assert math.isnan(_length_error(torch.full((4,), math.nan), torch.ones(4), rounding))

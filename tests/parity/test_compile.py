@@ -23,6 +23,8 @@ SHORT = {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": F
         ("tp=2:hand[sequence=true]", {"compile": "block"}),
         ("tp=2:dtensor[loss=true,sequence=true]", {"compile": "model"}),
         ("pp=2:gpipe", {"compile": "block"}),
+        ("pp=2:traced-1f1b", {"compile": "model"}),
+        ("pp=2:traced-1f1b,dp=2:fsdp", {"compile": "block", "checkpointing": "full", "precision": "bf16"}),
     ],
 )
 def test_compiled(run: Callable[..., Record], layout: str, fields: dict[str, object]):
