@@ -84,9 +84,9 @@ class Blocked:
 sys.meta_path.insert(0, Blocked())
 from benchmarks.compose import illegal
 from benchmarks.site import Site
-from harness import matrix
+from harness import matrix, suites
 site = Site(kind="cpu", count=4)
-cells = {(c.model, str(c.layout)): c for c in matrix.expand(matrix.load("frameworks"), site)}
+cells = {(c.model, str(c.layout)): c for c in matrix.expand(suites.load("frameworks"), site)}
 print("ANSWER", json.dumps([(*key, illegal(c, site)) for key, c in cells.items()]))
 """
 

@@ -15,7 +15,7 @@ from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
 from benchmarks.registry import AXES, names
 from benchmarks.site import Site
-from harness import matrix
+from harness import matrix, suites
 from harness.record import Record
 
 SITE = Site(kind="cpu", count=2)
@@ -31,7 +31,7 @@ NOT_IN_THREES = (
 
 def table() -> list[Cell]:
     """The cells of the suite `parity`, with their processes."""
-    cells = matrix.expand(matrix.load("parity"), SITE)
+    cells = matrix.expand(suites.load("parity"), SITE)
     return [c.model_copy(update={"processes": processes(c.layout)}) for c in cells]
 
 
