@@ -82,9 +82,9 @@ def recommend(arguments: argparse.Namespace) -> int:
     from harness.recommend.text import as_json, as_text
 
     memory = parse_bytes(arguments.memory) if arguments.memory else None
-    found = judge(Path(arguments.run), objective=arguments.objective, memory_bytes=memory)
+    run = _read(arguments.run)
+    found = judge(run, objective=arguments.objective, memory_bytes=memory)
     print(as_json(found) if arguments.json else as_text(found))
-    _name_bad_lines(arguments.run)
     return 0
 
 
@@ -92,8 +92,7 @@ def explain(arguments: argparse.Namespace) -> int:
     """Tell one record in sentences."""
     from harness.report.explain import explain as tell
 
-    print(tell(Path(arguments.run), arguments.cell))
-    _name_bad_lines(arguments.run)
+    print(tell(_read(arguments.run), arguments.cell))
     return 0
 
 
@@ -180,11 +179,13 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _name_bad_lines(folder: str) -> None:
-    """Say which lines of a run were left out, as they are no record."""
-    for line in store.read(folder).bad_lines:
+def _read(folder: str) -> store.Run:
+    """A run, with a word on each line that is left out, as it is no record."""
+    run = store.read(folder)
+    for line in run.bad_lines:
         where = f"line {line.number} of '{Path(folder) / store.RECORDS}'"
         print(f"hpbench: {where} could not be read and is left out: {line.reason}", file=sys.stderr)
+    return run
 
 
 def _repeated(arguments: argparse.Namespace) -> tuple[str, ...]:
