@@ -71,7 +71,7 @@ Rows = Annotated[PositiveInt, WrapValidator(lambda value, validate: value if val
 
 
 class _Data(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
+    model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True, allow_inf_nan=False)
 
 
 class BatchAxes(_Data):

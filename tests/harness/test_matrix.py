@@ -146,6 +146,8 @@ def test_without_a_suite_there_is_one_cell():
         ("cells: [{world: device}]", ["world is 'device'", "give 'devices'"]),
         ("cells: [{world: [1, 0]}]", ["world is 0", "numbers of devices"]),
         ("cells: [{device: cuda}]", ["no cell is left", "'device'", "4xcpu"]),
+        ("cells: [{clip: .inf}]", ["clip", "finite", "in suite mine.yaml"]),
+        ("cells: [{clip: '1e999'}]", ["clip", "finite", "in suite mine.yaml"]),
         ("cells: [{batch: {global: many}}]", ["batch.global 'many' in suite mine.yaml"]),
         ("cells: [{exclude: [{layuot: single}]}]", ["unknown field 'layuot'", "did you mean 'layout'?"]),
         ("cells: [{exclude: [{layout: single}]}]", ["no cell is left"]),
