@@ -116,7 +116,8 @@ class ComposedEngine(Engine):
 
     def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
         self.parts, self.traits = assembly.parts, assembly.traits
-        self.caveats = (*assembly.caveats, *replica.caveats)
+        of_parts = dict.fromkeys(caveat for part in assembly.parts for caveat in part.caveats)
+        self.caveats = (*of_parts, *assembly.caveats, *replica.caveats)
         self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
         self._loss_factor = loss_factor
 
@@ -251,6 +252,12 @@ def _own_offload(data: Strategy | None) -> frozenset[str]:
 def changed_dtypes(cell: Cell) -> dict[str, str]:
     """What knobs change of the precision's dtypes: subject -> name."""
     return {subject: name for s in strategies(cell.layout).values() for subject, name in s.dtypes().items()}
+
+
+def repeats(cell: Cell) -> int:
+    """Of how many microbatches the pipeline runs every block again by a checkpointing of its own."""
+    pipeline = strategies(cell.layout).get("pp")
+    return pipeline.repeats(cell) if isinstance(pipeline, PipelineParallel) else 0
 
 
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:
