@@ -43,7 +43,7 @@ from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques import limits
-from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.checkpointing import apply_checkpointing, framework
 from benchmarks.techniques.compilation import apply_compile
 from benchmarks.techniques.float8 import apply_float8, float8_problem
 from benchmarks.techniques.host_optimizer import HostRecipe
@@ -94,7 +94,7 @@ def compose(
     for part in assembly.parts:
         if cell.precision == "fp8":
             apply_float8(part)
-        apply_checkpointing(part, cell.checkpointing)
+        apply_checkpointing(part, cell.checkpointing, precision, world.device.type)
         apply_offload(part, cell.offload)
         apply_compile(part, cell.compile)
         apply_precision(part.module, precision, world.device.type)
@@ -175,6 +175,8 @@ def illegal(cell: Cell, site: Site) -> str | None:
         model = models.load(cell.model)
         what = f"layout '{cell.layout}'"
         found = strategies(cell.layout)
+        what = f"checkpointing '{cell.checkpointing}'"
+        framework(cell.checkpointing)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"{what} needs {package}, which is not installed: pip install {package}"

@@ -55,7 +55,7 @@ def test_a_model_in_sixteen_bits_is_seen_to_be() -> None:
 
 def test_microbatches_and_repeated_forwards_are_counted() -> None:
     engine = PlainEngine(CELL.model, adamw, microbatches=4)
-    apply_checkpointing(engine.parts[0], "full")
+    apply_checkpointing(engine.parts[0], "full", PRECISIONS["fp32"], "cpu")
     part = seen(engine)["parts"][0]
     assert part["forwards"] == 4
     assert part["blocks"] == {"block0": 8, "block1": 8}
