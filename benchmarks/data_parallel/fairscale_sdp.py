@@ -20,6 +20,7 @@ from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
     NESTS_BACKWARD,
+    SEPARATE_STAGES,
     SPLITS_BACKWARD,
     TIED_ACROSS_STAGES,
     Assembly,
@@ -119,6 +120,12 @@ class Strategy(DataParallel):
                 "ShardedDataParallel reduces what its buckets hold at the end of any backward, that of a stage which is run again "
                 "inside of another included (_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), and gradients "
                 "come out wrong without a word: let the pipeline checkpoint nothing, or use fairscale-oss"
+            )
+        if cell.checkpointing == "fairscale" and SEPARATE_STAGES in traits:
+            return (
+                "ShardedDataParallel reduces what its buckets hold at the end of the backward in which the first gradient came "
+                "(_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), which on a stage of blocks alone is that "
+                "inside of a checkpointed block, and gradients come out wrong without a word: choose checkpointing full"
             )
         if SPLITS_BACKWARD in traits:
             return (
