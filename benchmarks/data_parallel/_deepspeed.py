@@ -154,8 +154,9 @@ def objection_of_stages(stage: int, cell: Cell, site: Site, traits: frozenset[st
         )
     if NESTS_BACKWARD in traits and cell.batch.microbatches > 1:
         return (
-            f"ZeRO-{stage} takes each gradient away once in a backward, and a pipeline that checkpoints whole stages makes it in "
-            "several pieces (reduce_ready_partitions_and_remove_grads): let the pipeline checkpoint nothing, or use stage 0 or 1"
+            f"ZeRO-{stage} takes each gradient away once in a backward, and a pipeline that checkpoints whole stages makes it "
+            "in several pieces (reduce_ready_partitions_and_remove_grads): let the pipeline checkpoint nothing, or use stage 0 "
+            "or 1"
         )
     if TIED_ACROSS_STAGES in traits:
         return (

@@ -46,8 +46,8 @@ def flat_problem(wrapper: str, hook: str, cell: Cell, site: Site, traits: frozen
         )
     if NESTS_BACKWARD in traits:
         return (
-            f"a pipeline that checkpoints whole stages runs a unit's forward again inside backward, where {wrapper} has freed its "
-            f"parameters ({hook}): let the pipeline checkpoint nothing, and choose checkpointing full"
+            f"a pipeline that checkpoints whole stages runs a unit's forward again inside backward, where {wrapper} has freed "
+            f"its parameters ({hook}): let the pipeline checkpoint nothing, and choose checkpointing full"
         )
     if SEVERAL_DEVICES in traits and site.kind == "cuda":
         return (

@@ -5,9 +5,9 @@ The parameters of a unit are flattened into one tensor, of which each rank keeps
 and freed after it, and gradients are reduce-scattered. With several microbatches whole gradients add up on every rank until
 the last backward.
 
-By default units are gathered in fp32 and computed in 16 bits by autocast, as under every other strategy. Its own mixed precision
-(`mixed`) gathers them in 16 bits, half the bytes, embedding and head among them; every microbatch is then reduced at once, in fp32,
-as gradients would otherwise add up in 16 bits. Its `clip_grad_norm_` wants CUDA, and norm and clipping are ours.
+By default units are gathered in fp32 and computed in 16 bits by autocast, as under every other strategy. Its own mixed
+precision (`mixed`) gathers them in 16 bits, half the bytes, embedding and head among them; every microbatch is then reduced at
+once, as whole gradients would add up in 16 bits. Its `clip_grad_norm_` wants CUDA, and norm and clipping are ours.
 
 Memory of a rank (ZeRO, section 5, in fp32 with AdamW, for P parameters on N ranks): 4 P / N parameters + 4 P / N gradients
 + 8 P / N state, and the unit that is gathered.
@@ -19,9 +19,9 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
+import torch
 from fairscale.nn.data_parallel import FullyShardedDataParallel
 from fairscale.nn.data_parallel.fully_sharded_data_parallel import ProcessGroupName
-import torch
 from torch import Tensor, nn
 
 from benchmarks.cell import Cell
@@ -66,10 +66,10 @@ class Strategy(DataParallel):
     """Flatten the parameters of a unit into one tensor (`flatten_parameters`); off: cut each by itself."""
     bucket_mb: int = 25
     """Mebibytes of small gradients that are reduced together."""
-    mixed: bool = False
-    """Gather units in the compute dtype of a 16-bit precision (`mixed_precision`, `compute_dtype`)."""
-    reduction: Literal["fp32", "bf16", "fp16"] = "fp32"
-    """With `mixed`: what gradients are reduced in (`fp32_reduce_scatter`). FairScale's own default is the compute dtype."""
+    mixed: Literal["none", "bf16", "fp16"] = "none"
+    """Gather units in this dtype, which must be that of the precision (`mixed_precision`, `compute_dtype`)."""
+    fp32_reduce_scatter: bool = True
+    """With `mixed`: cast gradients to fp32 before they are reduced. FairScale's own default is to reduce them in 16 bits."""
 
     offloads = frozenset({"parameters"})
 
@@ -90,7 +90,7 @@ class Strategy(DataParallel):
             parameters += _flat(modules[-1]) if self.flatten else before
         spread = frozenset({"dp"})
         replica = _Replica(assembly, optimizer, world, modules=modules, parameters=parameters, spread=spread)
-        replica.places, replica.reduces_always = places, self.mixed
+        replica.places, replica.reduces_always = places, self.mixed != "none"
         replica.caveats = shims
         return replica
 
@@ -103,18 +103,22 @@ class Strategy(DataParallel):
             "flatten_parameters": self.flatten,
             "bucket_cap_mb": self.bucket_mb,
             "compute_device": world.device,
-            "mixed_precision": self.mixed,
-            "compute_dtype": assembly.precision.compute if self.mixed else torch.float32,
-            "fp32_reduce_scatter": self.mixed and self.reduction == "fp32",
+            "mixed_precision": self.mixed != "none",
+            "compute_dtype": assembly.precision.compute if self.mixed != "none" else torch.float32,
+            "fp32_reduce_scatter": self.mixed != "none" and self.fp32_reduce_scatter,
             "cpu_offload": cell.offload == "parameters",
         }
 
     def dtypes(self) -> Mapping[str, str]:
-        return {} if self.reduction == "fp32" else {"reduction": self.reduction}
+        if self.mixed == "none":
+            return {}
+        # Parameters of a flattened unit are views of what was gathered last, beside the share of the flat one.
+        gathered = {"parameters": f"{self.mixed}+fp32"} if self.flatten else {}
+        return gathered if self.fp32_reduce_scatter else {**gathered, "reduction": self.mixed}
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         found = flat_shares(cell, reshard=self.reshard)
-        return found._replace(gradients=1 / cell.layout.degree("dp")) if self.mixed else found
+        return found._replace(gradients=1 / cell.layout.degree("dp")) if self.mixed != "none" else found
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if DTENSOR in traits:
@@ -127,12 +131,12 @@ class Strategy(DataParallel):
                 "FairScale flattens the parameters that tensor parallelism cuts and those that it copies into one, in which a "
                 "gradient norm cannot tell them apart: use flatten=false"
             )
-        if self.mixed and cell.precision not in ("bf16", "fp16"):
-            return f"mixed precision of its own gathers parameters in 16 bits, and {cell.precision} does not: leave mixed=true out"
-        if self.reduction != "fp32" and not (self.mixed and self.reduction == cell.precision):
+        if self.mixed not in ("none", cell.precision):
+            return f"FairScale would compute in {self.mixed}, and the precision is {cell.precision}: name that, or none"
+        if self.mixed == "none" and not self.fp32_reduce_scatter:
             return (
-                f"FairScale reduces gradients as they are or in fp32, and {cell.precision if self.mixed else 'fp32'} is what "
-                "they are here: leave reduction out, or name the precision's own dtype beside mixed=true"
+                "gradients are fp32 as long as units are gathered in it, and there is nothing to cast: leave "
+                "fp32_reduce_scatter=false out, or name a 16-bit dtype in mixed"
             )
         if cell.offload == "parameters" and site.kind != "cuda":
             return (

@@ -117,9 +117,10 @@ class Strategy(DataParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if NESTS_BACKWARD in traits:
             return (
-                "ShardedDataParallel reduces what its buckets hold at the end of any backward, that of a stage which is run again "
-                "inside of another included (_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), and gradients "
-                "come out wrong without a word: let the pipeline checkpoint nothing, or use fairscale-oss"
+                "ShardedDataParallel reduces what its buckets hold at the end of any backward, that of a stage which is run "
+                "again inside of another included (_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), and "
+                "gradients come out wrong without a word: let the pipeline checkpoint nothing, or use OSS whose ranks hold all "
+                "gradients"
             )
         if cell.checkpointing == "fairscale" and SEPARATE_STAGES in traits:
             return (

@@ -1,9 +1,9 @@
 """FairScale's automatic balance: how many units each stage of a `Pipe` gets, by what each unit was seen to cost.
 
-Costs are measured one unit after the other on one device, in time (`balance_by_time`) or in memory (`balance_by_size`), and cut
-by a search that evens the stages out ("Block Partitions of Sequences", Bárány and Grinberg, 2013). The search subtracts the least
-cost from all of them first, and stops as soon as stages differ by no more than the greatest that is left: units that cost the
-same count for nothing, and what their number leaves over when it is divided by the stages all goes to the last stage.
+Costs are measured one unit after the other on one device, in time (`balance_by_time`) or in memory (`balance_by_size`), and
+cut by a search that evens the stages out ("Block Partitions of Sequences", Bárány and Grinberg, 2013). The search subtracts the
+least cost from all of them first, and stops as soon as stages differ by no more than the greatest that is left: units that cost
+the same count for nothing, and what their number leaves over when it is divided by the stages all goes to the last stage.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ def found(by: str, model: Model, cell: Cell, world: World) -> list[tuple[str, ..
         dist.broadcast_object_list(answer, src=0, device=torch.device("cpu"))
     (sizes,) = answer
     if min(sizes) < 1:
-        raise RuntimeError(f"FairScale's balance by {by} gives stages of {sizes} units, and Pipe wants one in each: use balance=even")
+        raise RuntimeError(f"FairScale's balance by {by} gives stages of {sizes} units, and Pipe fills each: use balance=even")
     starts = [sum(sizes[:stage]) for stage in range(count)]
     return [model.units[start : start + size] for start, size in zip(starts, sizes, strict=True)]
 
@@ -57,9 +57,7 @@ def _sizes(by: str, model: Model, cell: Cell, count: int, device: torch.device) 
     if by == "size":
         inputs = model.samples(cell).batch(0, rows * cell.batch.microbatches)[0].to(device)
         scale = COPIES_OF_WEIGHTS[cell.optimizer.name]
-        return balance_by_size(
-            count, sequential, inputs, chunks=cell.batch.microbatches, param_scale=scale, device=device
-        )
+        return balance_by_size(count, sequential, inputs, chunks=cell.batch.microbatches, param_scale=scale, device=device)
     precision = PRECISIONS[cell.precision]
     with torch.autocast(device.type, dtype=precision.compute, enabled=precision.mixed):
         inputs = model.samples(cell).batch(0, rows)[0].to(device)

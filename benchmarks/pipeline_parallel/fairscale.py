@@ -1,17 +1,17 @@
-"""FairScale's `Pipe` (Kim et al., torchgpipe, 2020): GPipe in one process. FairScale is no longer maintained; torch took `Pipe` over
-and dropped it again for `torch.distributed.pipelining`.
+"""FairScale's `Pipe` (Kim et al., torchgpipe, 2020): GPipe in one process. FairScale is no longer maintained; torch took `Pipe`
+over and dropped it again for `torch.distributed.pipelining`.
 
-A batch is cut into microbatches inside one forward. At every clock tick each stage takes the next microbatch of the stage before
-it, each device driven by a thread of its own:
+A batch is cut into microbatches inside one forward. At every clock tick each stage takes the next microbatch of the stage
+before it, each device driven by a thread of its own:
 
     clock      0  1  2  3  4
     stage 0    0  1  2                 a microbatch's number
     stage 1       0  1  2
     stage 2          0  1  2
 
-The outputs are put together again, so that the loss is that of the whole batch and there is one backward, in which autograd goes
-the same way back; edges that carry nothing keep its order. The bubble is GPipe's, (N - 1) / (m + N - 1) with N stages and m
-microbatches.
+The outputs are put together again, so that the loss is that of the whole batch and there is one backward, in which autograd
+goes the same way back; edges that carry nothing keep its order. The bubble is GPipe's, (N - 1) / (m + N - 1) with N stages and
+m microbatches.
 
 All microbatches are in flight at once, and GPipe's answer is to checkpoint whole stages:
 
@@ -33,7 +33,6 @@ from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
 
-import torch
 from fairscale.nn import Pipe
 from fairscale.nn.pipe import pipeline as upstream
 from torch import Tensor, nn
@@ -120,8 +119,8 @@ class Strategy(PipelineParallel):
     checkpoint: Literal["never", "except_last", "always"] = "never"
     """Of which microbatches stages keep their inputs alone. FairScale's own default is `except_last`."""
     balance: Literal["even", "time", "size"] = "even"
-    """How the model is cut: `even`, by the FLOPs of its units, as under every other pipeline; by FairScale, as each unit's `time`
-    was measured, or, on GPUs, its `size`."""
+    """How the model is cut: `even`, by the FLOPs of its units, as under every other pipeline; or by FairScale, as each unit's
+    `time` was measured or, on GPUs, its `size`."""
 
     def processes(self, degree: int) -> int:
         return 1
@@ -145,8 +144,8 @@ class Strategy(PipelineParallel):
             stages = _balance.found(self.balance, model, cell, world)
             caveats.append(f"balance by {self.balance}: {' | '.join(' '.join(units) for units in stages)}")
         devices = {unit: world.devices[index] for index, units in enumerate(stages) for unit in units}
-        # Stage by stage, so that a weight tied across two devices becomes two copies, as a Pipe wants it (verify_splitting); the
-        # update sums their gradients.
+        # Stage by stage, so that a weight tied across two devices becomes two copies, as a Pipe wants it (verify_splitting);
+        # the update sums their gradients.
         chains = [chain(model, units) for units in stages]
         options = {"devices": world.devices, "chunks": cell.batch.microbatches, "checkpoint": self.checkpoint}
         units = {name: unit for c in chains for name, unit in c.named_children()}
@@ -178,13 +177,13 @@ class Strategy(PipelineParallel):
             )
         if self.balance == "size" and site.kind != "cuda":
             return (
-                "FairScale's size profiler supports CUDA devices alone (profile_sizes in fairscale/nn/pipe/balance/profile.py): "
-                "use balance=time or even"
+                "FairScale's size profiler supports CUDA devices alone (profile_sizes in fairscale/nn/pipe/balance/profile.py):"
+                " use balance=time or even"
             )
         if self.checkpoint != "never" and cell.checkpointing != "none":
             return (
-                f"Pipe with checkpoint={self.checkpoint} runs whole stages again, in which blocks would be run again once more: "
-                "use checkpoint=never, or checkpointing none"
+                f"Pipe with checkpoint={self.checkpoint} runs whole stages again, in which blocks would be run again once more:"
+                " use checkpoint=never, or checkpointing none"
             )
         if cell.compile == "model":
             return "torch.compile cannot make one program of what Pipe runs in several threads: use compile=block"

@@ -14,8 +14,8 @@ from benchmarks.contract import Part
 from benchmarks.techniques.precision import Precision
 
 CAST = (
-    "shim: FairScale's checkpointing runs blocks again in the precision of their forward, as it knows autocast on CUDA alone, and "
-    "enters it in fp16 whatever it was (autocast in fairscale/nn/checkpoint/checkpoint_activations.py)"
+    "shim: FairScale's checkpointing runs blocks again in the precision of their forward, as it knows autocast on CUDA alone, "
+    "and enters it in fp16 whatever it was (autocast in fairscale/nn/checkpoint/checkpoint_activations.py)"
 )
 
 

@@ -29,13 +29,14 @@ def problem(cell: Cell, traits: frozenset[str]) -> str | None:
         )
     if cell.checkpointing == "fairscale" and SPLITS_BACKWARD in traits:
         return (
-            "a schedule that computes weight gradients apart asks autograd for some gradients and not for all, which FairScale's "
-            "checkpointing refuses (CheckpointFunction in fairscale/nn/checkpoint/checkpoint_activations.py): choose full"
+            "a schedule that computes weight gradients apart asks autograd for some gradients and not for all, which "
+            "FairScale's checkpointing refuses (CheckpointFunction in fairscale/nn/checkpoint/checkpoint_activations.py): "
+            "choose full"
         )
     if cell.checkpointing == "fairscale" and cell.compile != "none":
         return (
-            "FairScale's checkpointing runs a block's own forward again through an autograd function in Python, which torch.compile "
-            "leaves its programs for: choose full"
+            "FairScale's checkpointing hands a module through an autograd function, which torch.compile cannot follow "
+            "(_checkpointed_forward in fairscale/nn/checkpoint/checkpoint_activations.py): choose full"
         )
     if cell.checkpointing == "selective" and SPLITS_BACKWARD in traits:
         return (

@@ -46,8 +46,9 @@ class Strategy(TensorParallel):
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if cell.checkpointing == "selective":
             return (
-                "FairScale sums the ranks' products in place (_reduce in fairscale/nn/model_parallel/mappings.py), and selective "
-                "checkpointing keeps those very tensors, in which they would be summed a second time: choose full or every-2"
+                "FairScale sums the ranks' products in place (_reduce in fairscale/nn/model_parallel/mappings.py), and "
+                "selective checkpointing keeps those very tensors, in which they would be summed a second time: choose full or "
+                "every-2"
             )
         return loss_problem(cell) if self.loss else None
 

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.cell import Cell
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.precision import PRECISIONS
 from harness.batches import Batches
 from harness.launch.entry import Seat
 from harness.launch.local import Launcher

@@ -11,6 +11,7 @@ from benchmarks import initialize, models
 from benchmarks.cell import recomputes
 from benchmarks.contract import Part
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.precision import PRECISIONS
 from tests.benchmarks.test_ranks import ranks
 
 
