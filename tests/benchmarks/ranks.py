@@ -9,7 +9,6 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
-from fairscale.nn.model_parallel import initialize as fairscale_initialize
 
 from benchmarks import data, models
 from benchmarks.cell import Cell
@@ -221,6 +220,8 @@ def _against_the_whole(world: World, loss: Callable[[torch.Tensor, torch.Tensor]
 
 def fairscale_groups(payload: dict[str, Any], seat: Seat) -> dict[str, list[int]]:
     """The ranks of the groups that FairScale's layers would use."""
+    from fairscale.nn.model_parallel import initialize as fairscale_initialize
+
     cell = Cell.model_validate(payload)
     world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
     engine = compose(cell, world)

@@ -123,7 +123,7 @@ from benchmarks.compose import illegal
 from benchmarks.site import Site
 from harness import matrix
 site = Site(kind="cpu", count=4)
-cells = {(c.model, str(c.layout)): c for c in matrix.expand(matrix.load("frameworks"), site)}
+cells = {(c.model, str(c.layout), c.checkpointing): c for c in matrix.expand(matrix.load("frameworks"), site)}
 print("ANSWER", json.dumps([(*key, illegal(c, site)) for key, c in cells.items()]))
 """
 
@@ -136,19 +136,13 @@ def test_a_missing_framework_takes_only_its_own_cells(package: str):
     )
     assert done.returncode == 0, done.stderr
     answer = next(line for line in done.stdout.splitlines() if line.startswith("ANSWER"))
-    skipped = {(m, layout) for m, layout, reason in json.loads(answer.partition(" ")[2]) if reason and "pip install" in reason}
-    wrapped = {
-        (m, layout) for m, layout, reason in json.loads(answer.partition(" ")[2]) if "'fairscale' needs" in (reason or "")
-    }
-    everything = {(m, layout) for m, layout, _ in json.loads(answer.partition(" ")[2])}
-    for model, layout in everything:
+    for model, layout, checkpointing, reason in json.loads(answer.partition(" ")[2]):
         mine = {
             "deepspeed": any(f":zero{stage}" in layout and "native" not in layout for stage in range(4)),
-            "fairscale": ":fairscale" in layout or (model, layout) in wrapped,
+            "fairscale": ":fairscale" in layout or checkpointing == "fairscale",
             "transformers": model.startswith("hf-"),
         }
-        assert ((model, layout) in skipped) == mine[package], (model, layout)
-    for _, _, reason in json.loads(answer.partition(" ")[2]):
+        assert (reason is not None) == mine[package], (model, layout, checkpointing)
         assert reason is None or reason.endswith(f"pip install {package}"), reason
 
 
