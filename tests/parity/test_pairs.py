@@ -18,7 +18,7 @@ FACTORS = {
     **{axis: (None, *quick(axis), *WITH_KNOBS.get(axis, ())) for axis in AXES},
     "model": ("llama-tiny", "gpt2-tiny"),
     "precision": ("fp32", "bf16", "fp16"),
-    "checkpointing": ("none", "selective", "every-2", "full", "fairscale"),
+    "checkpointing": ("none", "selective", "every-2", "full"),
     "offload": ("none", "activations"),
     "microbatches": (1, 2, 4),
     "clip": (0.0, 1.0, 1.0e4),
@@ -101,13 +101,13 @@ def test_every_pair_is_among_them():
     # Worked out by hand. One process cannot drive all stages and be one of a tensor group; 1F1B on two stages takes two
     # microbatches or more, and DualPipeV on its four at least four; FSDP1 takes no DTensors, no backward in parts, and one
     # microbatch where several would be in flight. Selective checkpointing hands out what it kept once, and a backward in parts
-    # asks twice; FairScale's tensor layers overwrite what it kept, and its own checkpointing takes no backward in parts.
+    # asks twice; FairScale's tensor layers overwrite what it kept.
     devices = {(("pp", pp), ("tp", name)) for name in FACTORS["tp"] if name for pp in ("devices", "fairscale")}
     few = {(("pp", "1f1b"), ("microbatches", 1)), *((("pp", "dualpipev"), ("microbatches", n)) for n in (1, 2))}
     older = {(("pp", name), ("dp", "fsdp1")) for name in ("1f1b", "csv", "dualpipev", "interleaved-zero-bubble", "zbv")}
     older |= {(("tp", name), ("dp", "fsdp1")) for name in FACTORS["tp"] if name and name.startswith("dtensor")}
     in_parts = ("csv", "dualpipev", "interleaved-zero-bubble", "zbv")
-    twice = {(("pp", name), ("checkpointing", policy)) for name in in_parts for policy in ("selective", "fairscale")}
+    twice = {(("pp", name), ("checkpointing", "selective")) for name in in_parts}
     twice |= {(("tp", name), ("checkpointing", "selective")) for name in FACTORS["tp"] if name and name.startswith("fairscale")}
     # ZeRO 2 and 3 of DeepSpeed take no pipeline between processes; what reduces by hooks takes no backward in parts; and what
     # flattens parameters, or frees them, takes none of another kind.
