@@ -26,7 +26,6 @@ The last microbatch is the first whose backward comes, so that to run it again a
 
 from __future__ import annotations
 
-import dataclasses
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
@@ -51,9 +50,8 @@ from benchmarks.contract import (
     PipelineParallel,
     Replica,
 )
-from benchmarks.initialize import chain, placements
 from benchmarks.pipeline_parallel import _balance
-from benchmarks.pipeline_parallel._stages import tied_across, tied_stages
+from benchmarks.pipeline_parallel._stages import in_one_process, tied_across
 from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.stages import spread
@@ -144,14 +142,8 @@ class Strategy(PipelineParallel):
             stages = _balance.found(self.balance, model, cell, world)
             caveats.append(f"balance by {self.balance}: {' | '.join(' '.join(units) for units in stages)}")
         devices = {unit: world.devices[index] for index, units in enumerate(stages) for unit in units}
-        # Stage by stage, so that a weight tied across two devices becomes two copies, as a Pipe wants it (verify_splitting);
-        # the update sums their gradients.
-        chains = [chain(model, units) for units in stages]
+        units, where = in_one_process(model, stages)  # a tied weight in two copies, as a Pipe wants it (verify_splitting)
         options = {"devices": world.devices, "chunks": cell.batch.microbatches, "checkpoint": self.checkpoint}
-        units = {name: unit for c in chains for name, unit in c.named_children()}
-        where = {name: placement for c in chains for name, placement in placements(model, c).items()}
-        for copy in tied_stages(model, stages):
-            where[copy] = dataclasses.replace(where[copy], counted=False)
         return [
             Part(
                 model=model,

@@ -81,6 +81,16 @@ def test_hybrids_of_fairscale(run: Callable[..., Record], layout: str, checkpoin
     assert record.observed.microbatches == 4
 
 
+@pytest.mark.parametrize(
+    ("fault", "said"),
+    [("unwatched_threads", "no compute at all"), ("threads_without_autocast", "compute in fp32")],
+)
+def test_threads_that_are_not_told(run: Callable[..., Record], fault: str, said: str):
+    batch = {"global": 8, "microbatches": 2, "sequence": 32}
+    record = run(cell("pp=2:fairscale", precision="bf16", batch=batch, protocol=SHORT), f"tests.parity.faults:{fault}")
+    assert record.status == "diverged" and said in record.reason, record.reason
+
+
 def test_the_record_says_how_the_balance_came_out(run: Callable[..., Record]):
     batch = {"global": 8, "microbatches": 2, "sequence": 32}
     record = run(cell("pp=2:fairscale[balance=time],dp=2:ddp", batch=batch, protocol=SHORT))
