@@ -177,8 +177,11 @@ class Strategy(PipelineParallel):
                 f"Pipe with checkpoint={self.checkpoint} runs whole stages again, in which blocks would be run again once more:"
                 " use checkpoint=never, or checkpointing none"
             )
-        if cell.compile == "model":
-            return "torch.compile cannot make one program of what Pipe runs in several threads: use compile=block"
+        if cell.compile != "none":
+            return (
+                "Pipe runs stages in threads of its own, and what torch.compile is told holds for one thread alone "
+                "(torch.compiler.set_stance), so that nobody could watch what is compiled: use compile=none"
+            )
         if cell.layout.degree("dp") > 1 and site.kind == "cuda" and models.load(cell.model).mixes_rows:
             return (
                 "Pipe's threads would start the all-reduces of norms over the batch in another order on every data rank "

@@ -35,8 +35,9 @@ def problem(cell: Cell, traits: frozenset[str]) -> str | None:
         )
     if cell.checkpointing == "fairscale" and cell.compile != "none":
         return (
-            "FairScale's checkpointing hands a module through an autograd function, which torch.compile cannot follow "
-            "(_checkpointed_forward in fairscale/nn/checkpoint/checkpoint_activations.py): choose full"
+            "FairScale's checkpointing makes a tensor that wants a gradient in every forward (_checkpointed_forward "
+            "in fairscale/nn/checkpoint/checkpoint_activations.py), where torch.compile ends a program, so that a block falls "
+            "into pieces: choose full"
         )
     if cell.checkpointing == "selective" and SPLITS_BACKWARD in traits:
         return (
