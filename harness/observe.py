@@ -127,9 +127,10 @@ class Observer:
 
     def _watch(self, part: Part) -> None:
         def forward(*_: Any) -> None:
-            self._forwards[part.index] += 1
+            if torch._C._current_graph_task_id() == -1:  # not in backward, which may repeat it
+                self._forwards[part.index] += 1
 
-        self._keep(part.module.register_forward_pre_hook(forward))
+        self._keep(part.module.get_submodule(part.per_microbatch).register_forward_pre_hook(forward))
         for parameter in _trained(part.module):
             self._note("parameters", parameter)
         for block in part.blocks:

@@ -19,6 +19,7 @@ from benchmarks import models
 from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
+    NESTS_BACKWARD,
     SEPARATE_STAGES,
     SEVERAL_DEVICES,
     SPLITS_BACKWARD,
@@ -150,6 +151,12 @@ def objection_of_stages(stage: int, cell: Cell, site: Site, traits: frozenset[st
         return (
             f"ZeRO-{stage} reduces gradients in every backward, and DeepSpeed refuses it under a pipeline, where that would be "
             "once for each microbatch (deepspeed/runtime/pipe/engine.py): use stage 0 or 1 beside a pipeline"
+        )
+    if NESTS_BACKWARD in traits and cell.batch.microbatches > 1:
+        return (
+            f"ZeRO-{stage} takes each gradient away once in a backward, and a pipeline that checkpoints whole stages makes it "
+            "in several pieces (reduce_ready_partitions_and_remove_grads): let the pipeline checkpoint nothing, or use stage 0 "
+            "or 1"
         )
     if TIED_ACROSS_STAGES in traits:
         return (
