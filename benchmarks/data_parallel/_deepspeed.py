@@ -204,12 +204,13 @@ class EngineReplica(Replica):
             raise RuntimeError(f"parameter {min(missing)!r} has no gradient after backward")
         self._arrived.clear()
         if self._scaler:
-            # Where one rank holds what is not finite, so does DeepSpeed's norm, which is one for the world: it leaves out
-            # the step by itself.
-            reduced = (g for group in self._engine.optimizer.averaged_gradients.values() for g in group)
-            self._scaler.adjust(self._scaler.unscale(reduced))
+            # DeepSpeed unscales where it clips: gradients may lie with its optimizer on the host by now.
+            self._engine.optimizer.loss_scale = self._scaler.value
         self._engine.step()
+        # Where one rank holds what is not finite, so does DeepSpeed's norm, which is one for the world: it leaves out the step.
         skipped = bool(self._engine.optimizer.overflow)
+        if self._scaler:
+            self._scaler.adjust(skipped)
         return Update(norm_of(self._engine, self._world) if want_norm and not skipped else None, skipped)
 
     def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:
