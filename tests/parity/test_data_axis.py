@@ -31,6 +31,7 @@ MIXED = {"precision": "bf16", "checkpointing": "full"}
         ("dp=2:ddp", {"offload": "optimizer", "precision": "fp16"}),
         ("dp=2:zero1", {"offload": "optimizer"}),
         ("dp=2:zero2", {"offload": "optimizer", "precision": "fp16"}),
+        ("dp=2:zero3", {"model": "mlp-tiny", "checkpointing": "full"}),
         ("dp=2:zero3", {"offload": "parameters", "precision": "fp16"}),
         ("tp=2:dtensor,dp=2:fsdp", {"offload": "optimizer"}),
         ("dp=2:fsdp", {"offload": "parameters", **MIXED}),
