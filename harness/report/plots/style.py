@@ -153,6 +153,11 @@ def notes(cells: pd.DataFrame) -> str:
     return plain(" ".join(sentences))
 
 
+def flag(cell: pd.Series) -> str:
+    """What stands beside the figure of a cell that keeps something in another dtype than its neighbours."""
+    return "other dtypes" if "dtypes" in cell["caveat_words"].split() else ""
+
+
 def more(cells: pd.DataFrame) -> str:
     """Cells that a picture has no room for, counted by how they ended."""
     return f"{len(cells):,} more cells: {counted(cells['word'].replace('', 'verified'), len(cells))}."
