@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.layout import Layout
 from harness.record import Record
 from tests.parity.conftest import cell
 
@@ -35,6 +36,7 @@ KNOBS = [
     ("dp=2:fairscale-oss", {"offload": "optimizer"}),
 ]
 FOUR = ["zero0", "zero1", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"]
+DEEPSPEED = {"zero0", "zero1", "zero2", "zero3", "deepspeed", "autotp"}
 PACKAGES = ("deepspeed", "fairscale", "transformers")
 
 
@@ -103,7 +105,7 @@ def test_a_missing_framework_takes_only_its_own_cells(package: str):
     everything = {(m, layout) for m, layout, _ in json.loads(answer.partition(" ")[2])}
     for model, layout in everything:
         mine = {
-            "deepspeed": ":deepspeed" in layout or any(f":zero{n}" in layout and "native" not in layout for n in range(4)),
+            "deepspeed": any(axis.implementation in DEEPSPEED for axis in Layout.parse(layout).axes),
             "fairscale": ":fairscale-" in layout,
             "transformers": model.startswith("hf-"),
         }
