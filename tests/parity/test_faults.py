@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.registry import AXES, names
+from benchmarks.registry import AXES, load, names
 from harness.record import Record
 from tests.parity.conftest import cell, each
 
@@ -75,7 +75,9 @@ def test_gradients_reduced_by_hooks_where_backward_is_split(run: Callable[..., R
     assert record.phase == "verify"
 
 
-@pytest.mark.parametrize("name", names("tensor_parallel"))
+@pytest.mark.parametrize(
+    "name", [n for n in names("tensor_parallel") if hasattr(load("tensor_parallel", n).Strategy, "sequence")]
+)
 def test_norms_that_see_their_own_tokens_alone(run: Callable[..., Record], name: str):
     shared = cell(f"tp=2:{name}[sequence=true]", batch=BATCH, protocol=VERIFY_ONLY)
     record = run(shared, "tests.parity.faults:forget_sums_of_norms")
