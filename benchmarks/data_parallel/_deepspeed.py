@@ -30,6 +30,8 @@ from benchmarks.contract import (
     Replica,
     Update,
 )
+from benchmarks.deepspeed_world import PRELOAD as PRELOAD
+from benchmarks.deepspeed_world import join
 from benchmarks.initialize import materialize
 from benchmarks.replica import Held, held
 from benchmarks.site import Site
@@ -37,8 +39,6 @@ from benchmarks.techniques.precision import LossScaler
 from benchmarks.tied import read_through
 from benchmarks.world import World
 
-PRELOAD = ("deepspeed.runtime.zero.muon.original_muon",)
-"""What `deepspeed.initialize` imports for seconds; worth having before ranks are forked."""
 OWN_DEFAULT_BUCKET = 500_000_000
 """Elements in DeepSpeed's buckets by default."""
 
@@ -95,11 +95,7 @@ def configuration(cell: Cell, stage: int, **options: Any) -> dict[str, Any]:
 
 def ready(configuration: Mapping[str, Any], world: World) -> dict[str, Any]:
     """The configuration for this rank's device; DeepSpeed is told of the process group that there is already."""
-    if world.device.type == "cpu":
-        # DeepSpeed would compile a shared-memory all-reduce for inference when it first initialises (deepspeed/comm/
-        # torch.py, build_shm_op), a minute or two. Training never calls it; marked as incompatible it is left alone.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_init_required=False)
+    join(world)
     zero = dict(configuration["zero_optimization"])
     for name in ("offload_optimizer", "offload_param"):
         if name in zero:  # pinning memory needs a device that reads it

@@ -75,6 +75,22 @@ def coordinates(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     return found
 
 
+def order(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """What a stage does in one step: F a forward, B a backward, L one that it calls the last."""
+    with _engine(payload, seat) as (cell, world, engine):
+        done: list[str] = []
+        engine.parts[0].module.register_forward_hook(lambda *_: done.append("F"))
+        backward = engine._replica.backward
+
+        def noted(part: int, run: Any, *, kind: str, last: bool) -> Any:
+            done.append("L" if last else "B")
+            return backward(part, run, kind=kind, last=last)
+
+        engine._replica.backward = noted
+        engine.step(_batch(cell, world, 0))
+    return {"done": " ".join(done)}
+
+
 def synchronised_norm(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     """A batch norm over all data ranks on a rank's share of a batch, against one on the whole of it: the largest errors of
     output, input gradient and weight gradient."""

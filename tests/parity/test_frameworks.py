@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 
+from benchmarks.layout import Layout
 from harness.record import Record
 from tests.parity.conftest import cell
 
@@ -40,6 +41,7 @@ KNOBS = [
     ("dp=2:fairscale-oss", {"offload": "optimizer"}),
 ]
 FOUR = ["zero0", "zero1", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"]
+DEEPSPEED = {"zero0", "zero1", "zero2", "zero3", "deepspeed", "autotp"}
 PACKAGES = ("deepspeed", "fairscale", "transformers")
 
 
@@ -153,7 +155,7 @@ def test_a_missing_framework_takes_only_its_own_cells(package: str):
     answer = next(line for line in done.stdout.splitlines() if line.startswith("ANSWER"))
     for model, layout, checkpointing, reason in json.loads(answer.partition(" ")[2]):
         mine = {
-            "deepspeed": any(f":zero{stage}" in layout and "native" not in layout for stage in range(4)),
+            "deepspeed": any(axis.implementation in DEEPSPEED for axis in Layout.parse(layout).axes),
             "fairscale": ":fairscale" in layout or checkpointing == "fairscale",
             "transformers": model.startswith("hf-"),
         }

@@ -27,7 +27,7 @@ NOT_IN_THREES = {
         *("dataparallel", "fsdp1", "hsdp", "replicate", "zero1-native"),
         *("zero0", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"),
     ),
-    "tp": ("fairscale",),
+    "tp": ("fairscale", "autotp"),
 }
 """Data and tensor implementations that meet each one of the other axes, once, and not two together."""
 
