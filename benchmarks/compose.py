@@ -84,6 +84,7 @@ def compose(
         boundary=model.boundary,
         precision=precision,
         traits=_traits(found, cell, model, leave_out="dp"),
+        caveats=pipeline.caveats(world.device.type) if isinstance(pipeline, PipelineParallel) else (),
     )
     if isinstance(tensor, TensorParallel):
         for part in parts:  # each by its own plan, as this rank may hold several

@@ -441,6 +441,10 @@ class PipelineParallel(Strategy):
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         """The parts this rank holds. Makes the groups of tied stages, on all ranks."""
 
+    def caveats(self, device_kind: str) -> tuple[str, ...]:
+        """What a reader of the numbers must know of the way it runs on devices of this kind, `cpu` or `cuda`."""
+        return ()
+
     def placement(self, cell: Cell) -> Sequence[Sequence[int]]:
         """Which stages of the model each device along the axis holds, in order; by default one each."""
         return [(stage,) for stage in range(cell.layout.degree(self.axis))]

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from torch import nn
 
+from benchmarks import models
 from benchmarks.cell import Cell
 from benchmarks.contract import Assembly, DataParallel, OptimizerRecipe
 from benchmarks.initialize import materialize
@@ -41,6 +42,12 @@ class Strategy(DataParallel):
                 "nn.DataParallel drives all devices from one process and threads, in which the collectives and stages of "
                 "other axes would meet each other: choose a data axis with a process for each rank"
             )
+        if _means_to_share_statistics(cell):
+            return (
+                "nn.SyncBatchNorm takes its statistics over the processes of a group (torch/nn/modules/batchnorm.py), and "
+                "nn.DataParallel's devices are threads of one process, each of which would norm its own images: use "
+                "local norms, or a data axis with a process for each rank"
+            )
         if cell.precision != "fp32" or cell.checkpointing != "none":
             return (
                 "nn.DataParallel copies a module's attributes and not what they are bound to (Module._replicate_for_data_"
@@ -48,3 +55,10 @@ class Strategy(DataParallel):
                 "device's layers on every device: use fp32 without checkpointing, or another data axis"
             )
         return None
+
+
+def _means_to_share_statistics(cell: Cell) -> bool:
+    """Whether the model looks at the whole batch and, were it not cut further, should do so on several devices, too."""
+    model = models.load(cell.model)
+    uncut = cell.model_copy(update={"batch": cell.batch.model_copy(update={"microbatches": 1})})
+    return model.mixes_rows and model.incomparable(uncut) is None

@@ -24,6 +24,11 @@ from benchmarks.site import Site
 from benchmarks.stages import spread
 from benchmarks.world import World
 
+BOOKKEEPING = (
+    "bookkeeping: torch.distributed.pipelining keeps its books in Python for each microbatch and stage, a fixed time that on a "
+    "CPU makes small stages slower than the same sends and receives written by hand; that is no property of the schedule"
+)
+
 LossFunction = Callable[[Tensor, Tensor], Tensor]
 
 
@@ -104,6 +109,9 @@ class TorchPipeline(SpreadStages):
 
     def traits(self, cell: Cell, model: Model) -> frozenset[str]:
         return super().traits(cell, model) | {SEVERAL_IN_FLIGHT}
+
+    def caveats(self, device_kind: str) -> tuple[str, ...]:
+        return (BOOKKEEPING,) if device_kind == "cpu" else ()
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> TorchSchedule:
         microbatches = cell.batch.microbatches

@@ -30,6 +30,7 @@ from benchmarks.cell import Cell
 from benchmarks.contract import DTENSOR, Assembly, Model, TensorParallel
 from benchmarks.site import Site
 from benchmarks.tensor_parallel._limits import loss_problem, sequence_problem
+from benchmarks.tensor_parallel._on_cpu import caveats
 from benchmarks.tied import shared_names, tie_again
 from benchmarks.world import World
 
@@ -75,7 +76,7 @@ class Strategy(TensorParallel):
             for name, parameter in part.module.named_parameters(remove_duplicate=False):
                 if isinstance(parameter, DTensor) and isinstance(parameter.placements[0], Shard):
                     part.placements[name] = part.placements[name].sharded("tp", parameter.placements[0].dim)
-        changes = {}
+        changes = {"caveats": caveats(assembly, world, DISPATCH)}
         if self.sequence:
             last, degree = assembly.model.units[-1], mesh.size()  # the last unit takes the whole sequence
 
@@ -91,8 +92,6 @@ class Strategy(TensorParallel):
             # Around the whole schedule: torch implements the cut cross entropy for as long as the context lasts, and contexts
             # in each other remove each other's implementation.
             changes |= {"loss": loss, "step_context": loss_parallel}
-        if world.device.type == "cpu" and DISPATCH not in assembly.caveats:
-            changes["caveats"] = (*assembly.caveats, DISPATCH)
         return dataclasses.replace(assembly, **changes)
 
     def _style(self, style: str) -> ParallelStyle | None:

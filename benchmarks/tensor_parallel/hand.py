@@ -38,6 +38,7 @@ from benchmarks.tensor_parallel._collectives import add, copy, gather, gather_pa
 from benchmarks.tensor_parallel._cross_entropy import mean_cross_entropy
 from benchmarks.tensor_parallel._cuts import note_cut
 from benchmarks.tensor_parallel._limits import loss_problem, sequence_problem
+from benchmarks.tensor_parallel._on_cpu import caveats
 from benchmarks.tied import shared_names, tie_again
 from benchmarks.world import World
 
@@ -114,7 +115,7 @@ class Strategy(TensorParallel):
                 if self.sequence:
                     _await_sums(name, style, part)
             tie_again(part.module, shared)
-        changes = {}
+        changes = {"caveats": caveats(assembly, world)}
         if self.sequence:
             last = assembly.model.units[-1]  # which takes the whole sequence
 

@@ -123,6 +123,12 @@ def losses(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     return {"losses": found}
 
 
+def caveats(payload: dict[str, Any], seat: Seat) -> list[str]:
+    """What the engine says of itself."""
+    with _engine(payload, seat) as (_, _, engine):
+        return list(engine.caveats)
+
+
 def missing_gradient(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     """A step in which one parameter takes no part."""
     with _engine(payload, seat) as (cell, world, engine):

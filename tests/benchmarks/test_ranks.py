@@ -8,7 +8,9 @@ from typing import Any
 import pytest
 
 from benchmarks.compose import illegal
+from benchmarks.layout import Layout
 from benchmarks.registry import AXES
+from benchmarks.strategies import strategies
 from tests.parity.conftest import SITE, cell, each
 
 BATCH = {"global": 8, "microbatches": 2, "sequence": 32}
@@ -42,6 +44,27 @@ def test_one_ranks_overflow_skips_the_step_of_all(launcher: Any, tmp_path: Path,
     batch = {**BATCH, "microbatches": 4}  # what every schedule takes
     for answer in ranks(launcher, "overflow_on_one_rank", layout, tmp_path, precision="fp16", clip=1.0, batch=batch):
         assert answer == {"skipped": [True, False], "norm_of_skipped": False, "moved": [False, True]}
+
+
+@pytest.mark.parametrize(
+    ("layout", "words"),
+    [
+        ("pp=2:manual", []),
+        ("pp=2:gpipe", ["bookkeeping"]),
+        ("pp=2:zbv", ["bookkeeping"]),  # two parts on each process
+        ("tp=2:hand", ["collectives"]),
+        ("pp=2:interleaved,tp=2:dtensor", ["bookkeeping", "collectives", "dispatch"]),
+    ],
+)
+def test_what_slows_a_strategy_on_a_cpu_alone_is_said_once(launcher: Any, tmp_path: Path, layout: str, words: list[str]):
+    for said in ranks(launcher, "caveats", layout, tmp_path):
+        assert [caveat.partition(":")[0] for caveat in said] == words
+        assert all("that is no property of" in caveat for caveat in said)
+
+
+def test_bookkeeping_is_no_matter_on_a_gpu():
+    pipeline = strategies(Layout.parse("pp=2:gpipe"))["pp"]
+    assert pipeline.caveats("cuda") == () != pipeline.caveats("cpu")
 
 
 @pytest.mark.parametrize("layout", ["single", "pp=2:devices"])

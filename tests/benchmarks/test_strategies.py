@@ -68,6 +68,11 @@ def test_misspelt_knobs(layout: str, said: str):
         ({"layout": "dp=2x2:hsdp,pp=2:devices"}, NODE, "the one device of its mesh"),
         ({"layout": "dp=2:dataparallel"}, CPU, "nothing is parallel"),
         ({"layout": "dp=2:dataparallel", "precision": "bf16"}, NODE, "the first device's layers"),
+        (
+            {"layout": "dp=2:dataparallel", "model": "resnet-tiny[synchronised=true]"},
+            NODE,
+            "each of which would norm its own images",
+        ),
         ({"layout": "dp=2:dataparallel,tp=2:hand"}, NODE, "would meet each other"),
         ({"layout": "tp=2:dtensor,dp=2:fsdp1"}, CPU, "new Parameter objects"),
         ({"layout": "pp=2:gpipe,dp=2:fsdp1", "batch": {"global": 8, "microbatches": 2}}, CPU, "still need them"),
@@ -122,6 +127,11 @@ def test_misspelt_knobs(layout: str, said: str):
 def test_what_cannot_run_says_why(cell: dict, site: Site, said: str):
     reason = illegal(Cell.model_validate(cell), site)
     assert reason is not None and said in reason
+
+
+def test_norms_that_are_not_shared_may_run_in_threads():
+    local = {"layout": "dp=2:dataparallel", "model": "resnet-tiny"}
+    assert illegal(Cell.model_validate(local), NODE) is None
 
 
 @pytest.mark.parametrize(

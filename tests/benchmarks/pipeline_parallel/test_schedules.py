@@ -1,12 +1,13 @@
 """Pipelines of several stages on a process: where stages lie, in which order they run, what that keeps, what is refused."""
 
+import hashlib
 from pathlib import Path
 
 import pytest
 
 from benchmarks import models
 from benchmarks.cell import Cell
-from benchmarks.compose import illegal
+from benchmarks.compose import illegal, knobs
 from benchmarks.contract import SPLITS_BACKWARD, TIED_ACROSS_STAGES
 from benchmarks.errors import UsageError
 from benchmarks.pipeline_parallel._schedule_file import read
@@ -173,6 +174,14 @@ def written(folder: Path, text: str) -> Cell:
 
 def test_a_file_of_ones_own(tmp_path: Path):
     assert illegal(written(tmp_path, GOOD), CPU) is None
+
+
+def test_a_record_knows_what_was_in_the_file(tmp_path: Path):
+    made = written(tmp_path, GOOD)
+    assert knobs(made)["pp"]["configuration"] == {"sha256": hashlib.sha256(GOOD.encode()).hexdigest()}
+    swapped = written(tmp_path, GOOD.replace("0B0,0B1", "0B1,0B0"))
+    assert swapped.layout == made.layout
+    assert knobs(swapped)["pp"]["configuration"] == {"sha256": hashlib.sha256((tmp_path / "mine.csv").read_bytes()).hexdigest()}
 
 
 def test_pairs_and_waits(tmp_path: Path):
