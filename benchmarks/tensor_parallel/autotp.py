@@ -14,6 +14,7 @@ layers give back whatever is replicated whole.
 
 from __future__ import annotations
 
+import dataclasses
 import fnmatch
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ from benchmarks.contract import Assembly, Model, TensorParallel
 from benchmarks.deepspeed_world import join
 from benchmarks.site import Site
 from benchmarks.tensor_parallel._cuts import note_cut
+from benchmarks.tensor_parallel._on_cpu import caveats
 from benchmarks.world import World
 
 KINDS: Mapping[str, Mapping[str, Any]] = {
@@ -68,7 +70,7 @@ class Strategy(TensorParallel):
                     note_cut(name, "row", part)
                 elif isinstance(module, LinearLayer):
                     note_cut(name, "column", part)
-        return assembly
+        return dataclasses.replace(assembly, caveats=caveats(assembly, world))
 
 
 def _partition(model: Model, degree: int) -> dict[str, Any]:

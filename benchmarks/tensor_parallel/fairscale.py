@@ -27,6 +27,7 @@ from benchmarks.contract import Assembly, TensorParallel
 from benchmarks.site import Site
 from benchmarks.tensor_parallel._cuts import note_cut
 from benchmarks.tensor_parallel._limits import loss_problem
+from benchmarks.tensor_parallel._on_cpu import caveats
 from benchmarks.tied import shared_names, tie_again
 from benchmarks.world import World
 
@@ -53,7 +54,7 @@ class Strategy(TensorParallel):
         return loss_problem(cell) if self.loss else None
 
     def shard(self, assembly: Assembly, plan: Mapping[str, str], world: World) -> Assembly:
-        caveats = _join(world)
+        shims = _join(world)
         for part in assembly.parts:
             shared = shared_names(part.module)
             for name, style in plan.items():
@@ -63,8 +64,9 @@ class Strategy(TensorParallel):
                     part.module.set_submodule(name, cut.to("meta"))
                     note_cut(name, style, part)
             tie_again(part.module, shared)
-            part.caveats += caveats
-        return dataclasses.replace(assembly, loss=_mean_cross_entropy) if self.loss else assembly
+            part.caveats += shims
+        loss = _mean_cross_entropy if self.loss else assembly.loss
+        return dataclasses.replace(assembly, loss=loss, caveats=caveats(assembly, world))
 
     def _cut(self, style: str, whole: nn.Module) -> nn.Module | None:
         """FairScale's layer in the place of `whole`; None where it stays whole."""
