@@ -10,6 +10,7 @@ forward (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 | `every-k` | everything, but its input alone in the first of every k blocks | those blocks |
 | `full` | its input | every block |
 | `fairscale` | its input | every block, by FairScale's wrapper (`techniques.fairscale_checkpointing`) |
+| `deepspeed` | its input | every block, by DeepSpeed's function (`techniques.deepspeed_checkpointing`) |
 
 In bytes, at the fullest moment of a step, of Llama in fp32 on a CPU, where a norm keeps both what it divided and what it
 scaled, and attention its rotated queries, its keys and values as often as there are queries, and what it gives:
@@ -49,6 +50,8 @@ EXPENSIVE = (
     "_scaled_dot_product_cudnn_attention",
 )
 """What `selective` keeps: nearly all of a block's arithmetic."""
+FRAMEWORKS = ("fairscale", "deepspeed")
+"""Policies that are another framework's own."""
 
 
 def framework(policy: Checkpointing) -> ModuleType | None:
@@ -57,7 +60,7 @@ def framework(policy: Checkpointing) -> ModuleType | None:
     Raises:
         ImportError: the framework is not installed.
     """
-    return importlib.import_module("benchmarks.techniques.fairscale_checkpointing") if policy == "fairscale" else None
+    return importlib.import_module(f"benchmarks.techniques.{policy}_checkpointing") if policy in FRAMEWORKS else None
 
 
 def apply_checkpointing(part: Part, policy: Checkpointing, precision: Precision, device_type: str) -> None:

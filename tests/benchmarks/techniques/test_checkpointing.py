@@ -11,7 +11,7 @@ from fairscale.nn.checkpoint import checkpoint_activations as upstream
 from benchmarks import initialize, models
 from benchmarks.cell import recomputes
 from benchmarks.contract import Part
-from benchmarks.techniques import fairscale_checkpointing
+from benchmarks.techniques import deepspeed_checkpointing, fairscale_checkpointing
 from benchmarks.techniques.checkpointing import apply_checkpointing
 from benchmarks.techniques.precision import PRECISIONS, apply_precision
 from tests.benchmarks.test_ranks import ranks
@@ -39,7 +39,9 @@ def gradients(policy: str, precision: str = "fp32") -> tuple[dict[str, torch.Ten
     return {name: p.grad for name, p in made.module.named_parameters()}, len(forwards)
 
 
-@pytest.mark.parametrize(("policy", "calls"), [("selective", 4), ("every-2", 3), ("full", 4), ("fairscale", 4)])
+@pytest.mark.parametrize(
+    ("policy", "calls"), [("selective", 4), ("every-2", 3), *((name, 4) for name in ("full", "fairscale", "deepspeed"))]
+)
 def test_gradients_are_equal_and_chosen_blocks_run_twice(policy: str, calls: int):
     plain, once = gradients("none")
     recomputed, twice = gradients(policy)
@@ -56,6 +58,7 @@ def test_gradients_are_equal_and_chosen_blocks_run_twice(policy: str, calls: int
         ("selective", range(9)),
         ("full", range(9)),
         ("fairscale", range(9)),
+        ("deepspeed", range(9)),
         ("every-2", [0, 2, 4, 6, 8]),
         ("every-3", [0, 3, 6]),
     ],
@@ -84,6 +87,18 @@ def test_another_frameworks_keeps_the_inputs_of_blocks(launcher: Any, tmp_path: 
     head = positions * (3 * hidden + 2 * vocabulary) * 4
     found = activation_bytes("fairscale", launcher, tmp_path, "kept_bytes")
     assert found == pytest.approx(blocks * positions * hidden * 4 + head, rel=0.05)
+
+
+def test_deepspeeds_runs_blocks_again_in_the_precision_of_their_forward(monkeypatch: pytest.MonkeyPatch):
+    wanted, _ = gradients("none", "bf16")
+
+    def error() -> float:
+        found, _ = gradients("deepspeed", "bf16")
+        return max(((found[name] - g).abs().max() / g.abs().max()).item() for name, g in wanted.items())
+
+    assert error() == 0.0
+    monkeypatch.setattr(deepspeed_checkpointing, "_cast", lambda forward, *_: forward)
+    assert error() > 1e-4  # what is run again is fp32, of which nobody is told
 
 
 def activation_bytes(policy: str, launcher: Any, folder: Path, function: str = "activations") -> float:
