@@ -52,7 +52,7 @@ def test_it_is_flagged_in_the_report_and_its_pictures_and_at_the_end_of_the_run(
     assert dict(zip(table["layout"], table["caveat_words"], strict=True))["dp=2:zero1"].split() == ["dtypes"]
     (picture,) = throughput(table)
     said = [text.get_text() for axes in picture.figure.axes for text in axes.texts]
-    assert sum("other dtypes" in text for text in said) == 1
+    assert sum("(dtypes)" in text for text in said) == 1
     assert "dtypes (1 of 5)" in picture.notes
     asked = [{"cell": record.cell.model_dump(mode="json")} for record in CELLS]
     store.write_json(folder / store.RUN, {**store.read(folder).run, "cells": asked})
