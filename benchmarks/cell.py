@@ -15,9 +15,9 @@ from benchmarks.layout import Layout
 
 Precision = Literal["fp32", "bf16", "fp16", "fp8"]
 PRECISIONS: tuple[Precision, ...] = get_args(Precision)
-Checkpointing = Literal["none", "selective", "every-4", "every-3", "every-2", "full"]
+Checkpointing = Literal["none", "selective", "every-4", "every-3", "every-2", "full", "fairscale", "deepspeed"]
 """Which activations are made again in backward: none, all but those of matrix products and attention, or all of every k-th
-block."""
+block; `fairscale` and `deepspeed` are `full` by their own functions."""
 CHECKPOINTING: tuple[Checkpointing, ...] = get_args(Checkpointing)
 """From what keeps most to what keeps least."""
 Offload = Literal["none", "activations", "optimizer", "parameters"]

@@ -43,7 +43,7 @@ from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.strategies import process_degrees, strategies
 from benchmarks.techniques import limits
-from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.checkpointing import apply_checkpointing, framework
 from benchmarks.techniques.compilation import apply_compile
 from benchmarks.techniques.float8 import apply_float8, float8_problem
 from benchmarks.techniques.host_optimizer import HostRecipe
@@ -95,7 +95,7 @@ def compose(
     for part in assembly.parts:
         if cell.precision == "fp8":
             apply_float8(part)
-        apply_checkpointing(part, cell.checkpointing)
+        apply_checkpointing(part, cell.checkpointing, precision, world.device.type)
         apply_offload(part, cell.offload)
         apply_compile(part, cell.compile)
         apply_precision(part.module, precision, world.device.type)
@@ -117,7 +117,8 @@ class ComposedEngine(Engine):
 
     def __init__(self, assembly: Assembly, schedule: Schedule, replica: Replica, world: World, loss_factor: float):
         self.parts, self.traits = assembly.parts, assembly.traits
-        self.caveats = (*assembly.caveats, *replica.caveats)
+        of_parts = dict.fromkeys(caveat for part in assembly.parts for caveat in part.caveats)
+        self.caveats = (*of_parts, *assembly.caveats, *replica.caveats)
         self._assembly, self._schedule, self._replica, self._world = assembly, schedule, replica, world
         self._loss_factor = loss_factor
 
@@ -175,6 +176,8 @@ def illegal(cell: Cell, site: Site) -> str | None:
         model = models.load(cell.model)
         what = f"layout '{cell.layout}'"
         found = strategies(cell.layout)
+        what = f"checkpointing '{cell.checkpointing}'"
+        framework(cell.checkpointing)
     except ModuleNotFoundError as error:
         package = (error.name or str(error)).split(".")[0]
         return f"{what} needs {package}, which is not installed: pip install {package}"
@@ -252,6 +255,12 @@ def _own_offload(data: Strategy | None) -> frozenset[str]:
 def changed_dtypes(cell: Cell) -> dict[str, str]:
     """What knobs change of the precision's dtypes: subject -> name."""
     return {subject: name for s in strategies(cell.layout).values() for subject, name in s.dtypes().items()}
+
+
+def repeats(cell: Cell) -> int:
+    """Of how many microbatches the pipeline runs every block again by a checkpointing of its own."""
+    pipeline = strategies(cell.layout).get("pp")
+    return pipeline.repeats(cell) if isinstance(pipeline, PipelineParallel) else 0
 
 
 def _traits(found: dict[str, Strategy], cell: Cell, model: Model, *, leave_out: str) -> frozenset[str]:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.errors import UsageError
-from harness import matrix, run, store
+from harness import matrix, run, store, suites
 from harness.environment import detect
 from harness.execute import run_cell
 from harness.launch.local import Launcher
@@ -30,8 +30,8 @@ class Measured:
     """
 
     def __init__(self, suite: str, folder: Path, parameters: Path):
-        wanted = matrix.load(suite)
-        self._launcher = Launcher(matrix.implementations(matrix.layouts(wanted))).__enter__()
+        wanted = suites.load(suite)
+        self._launcher = Launcher(suites.implementations(suites.layouts(wanted))).__enter__()
         self.site, self.environment = detect(self._launcher)
         self._references = References(self._launcher, parameters, self.site)
         cells = matrix.expand(wanted, self.site)

@@ -36,6 +36,9 @@ SEVERAL_IN_FLIGHT = "several microbatches in flight"
 """A pipeline runs further forwards before the first backward."""
 SPLITS_BACKWARD = "splits backward"
 """Input and weight gradients are computed apart, so autograd hooks on parameters may not fire."""
+NESTS_BACKWARD = "nests backward"
+"""One backward runs others inside itself, so autograd hooks on a parameter fire several times in it, each with a part of the
+gradient."""
 TIED_ACROSS_STAGES = "tied across stages"
 """One parameter of the model is held, and trained, by two stages."""
 DTENSOR = "DTensor parameters"
@@ -45,7 +48,10 @@ SEVERAL_DEVICES = "drives several devices"
 SEPARATE_STAGES = "separate stages"
 """Ranks hold different parts of the model's depth."""
 
-TRAITS = frozenset({SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES})
+HOOKS_DO_NOT_TELL = frozenset({SPLITS_BACKWARD, NESTS_BACKWARD})
+"""With one of these a hook on a parameter does not tell that its gradient is complete."""
+
+TRAITS = HOOKS_DO_NOT_TELL | {SEVERAL_IN_FLIGHT, TIED_ACROSS_STAGES, DTENSOR, SEVERAL_DEVICES, SEPARATE_STAGES}
 
 # ------------------------------------------------------------------------------------------------ models
 
@@ -252,6 +258,10 @@ class Part:
     """Parameter name within `module` -> where it comes from."""
     devices: Mapping[str, torch.device] = field(default_factory=dict)
     """Unit -> device, where one process drives several; empty: the rank's own device."""
+    per_microbatch: str = ""
+    """The submodule of `module` whose forward runs once for each microbatch; empty: `module` itself."""
+    caveats: tuple[str, ...] = ()
+    """What a reader of the numbers must know of the way that it was made."""
 
 
 @dataclass(kw_only=True)
@@ -442,6 +452,10 @@ class PipelineParallel(Strategy):
     def in_flight(self, cell: Cell, model: Model, stage: int) -> int:
         """Of how many microbatches a stage holds activations when its device holds most."""
         return cell.batch.microbatches if SEVERAL_IN_FLIGHT in self.traits(cell, model) else 1
+
+    def repeats(self, cell: Cell) -> int:
+        """Of how many microbatches it runs every block again in backward, by a checkpointing of its own."""
+        return 0
 
     @abstractmethod
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> Schedule:

@@ -13,7 +13,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from harness import golden, matrix, store
+from harness import golden, store, suites
 from harness.compare.shift import LEAST_CHANGE, spread
 from harness.compare.verdicts import title
 from harness.gate.sides import WORKING_TREE, checked_out
@@ -40,8 +40,8 @@ def calibrate(suite: str, arguments: Sequence[str], runs: int, out: Path, direct
     Raises:
         UsageError: the suite does not exist or cannot run here.
     """
-    path = Path(suite).resolve() if suite.endswith((".yaml", ".yml")) else matrix.SUITES / f"{suite}.yaml"
-    matrix.load(suite)
+    path = Path(suite).resolve() if suite.endswith((".yaml", ".yml")) else suites.SUITES / f"{suite}.yaml"
+    suites.load(suite)
     store.check_new(out)
     found: list[store.Run] = []
     with checked_out("base", WORKING_TREE, Path(__file__).parents[1], sys.executable, None, out) as side:

@@ -21,7 +21,7 @@ CELL_OPTIONS = {
     "layout": ("LAYOUT", "how it is spread: 'single' or axis=degree:implementation, comma separated, such as 'tp=2,dp=2'"),
     "world": ("N", "number of devices, where a degree of the layout is '*'"),
     "precision": ("NAME", "fp32, bf16, fp16 or fp8"),
-    "checkpointing": ("NAME", "none, selective, every-4, every-3, every-2 or full"),
+    "checkpointing": ("NAME", "none, selective, every-4, every-3, every-2, full, fairscale or deepspeed"),
     "offload": ("NAME", "none or activations"),
     "compile": ("NAME", "none, block or model"),
     "clip": ("NORM", "largest global gradient norm; 0 leaves gradients as they are"),

@@ -17,7 +17,7 @@ from benchmarks.cell import Cell
 from benchmarks.errors import UsageError, unknown
 from benchmarks.layout import Layout
 from benchmarks.site import Site, parse_bytes
-from harness import matrix, store
+from harness import matrix, store, suites
 from harness.cli import CELL_OPTIONS, FIELDS
 from harness.record import Status
 
@@ -41,10 +41,10 @@ def run(arguments: argparse.Namespace) -> int:
     suite, overrides = wanted(arguments)
     folder = _out(arguments, suite.name)
     store.check_new(folder)
-    with _launcher(matrix.layouts(suite, overrides)) as launcher:
+    with _launcher(suites.layouts(suite, overrides)) as launcher:
         site, environment = _limited(*_detect(launcher), arguments.device_memory)
         planned = _judged(suite, overrides, arguments, site, launcher)
-        if suite is matrix.COMMAND_LINE:
+        if suite is suites.COMMAND_LINE:
             _refuse_what_cannot_run(planned)
         about = {"suite": suite.name, "description": suite.description, "arguments": sys.argv[1:]}
         seed = random.SystemRandom().getrandbits(32) if budget is None else None
@@ -59,7 +59,7 @@ def plan(arguments: argparse.Namespace) -> int:
     budget = _budget(arguments)
     suite, overrides = wanted(arguments)
     given = Site.parse(arguments.devices) if arguments.devices else None
-    with _launcher(matrix.layouts(suite, overrides)) as launcher:
+    with _launcher(suites.layouts(suite, overrides)) as launcher:
         here, _ = _detect(launcher)
         # Frameworks cannot be written down on the command line: those of this machine stand in.
         site = given.model_copy(update={"frameworks": here.frameworks}) if given else here
@@ -82,9 +82,9 @@ def recommend(arguments: argparse.Namespace) -> int:
     from harness.recommend.text import as_json, as_text
 
     memory = parse_bytes(arguments.memory) if arguments.memory else None
-    found = judge(Path(arguments.run), objective=arguments.objective, memory_bytes=memory)
+    run = _read(arguments.run)
+    found = judge(run, objective=arguments.objective, memory_bytes=memory)
     print(as_json(found) if arguments.json else as_text(found))
-    _name_bad_lines(arguments.run)
     return 0
 
 
@@ -92,8 +92,7 @@ def explain(arguments: argparse.Namespace) -> int:
     """Tell one record in sentences."""
     from harness.report.explain import explain as tell
 
-    print(tell(Path(arguments.run), arguments.cell))
-    _name_bad_lines(arguments.run)
+    print(tell(_read(arguments.run), arguments.cell))
     return 0
 
 
@@ -180,11 +179,13 @@ def doctor(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _name_bad_lines(folder: str) -> None:
-    """Say which lines of a run were left out, as they are no record."""
-    for line in store.read(folder).bad_lines:
+def _read(folder: str) -> store.Run:
+    """A run, with a word on each line that is left out, as it is no record."""
+    run = store.read(folder)
+    for line in run.bad_lines:
         where = f"line {line.number} of '{Path(folder) / store.RECORDS}'"
         print(f"hpbench: {where} could not be read and is left out: {line.reason}", file=sys.stderr)
+    return run
 
 
 def _repeated(arguments: argparse.Namespace) -> tuple[str, ...]:
@@ -282,7 +283,7 @@ def _go(
     return running.exit_status(folder, strict=arguments.strict) if finished else running.INTERRUPTED
 
 
-def wanted(arguments: argparse.Namespace) -> tuple[matrix.Suite, dict[str, Any]]:
+def wanted(arguments: argparse.Namespace) -> tuple[suites.Suite, dict[str, Any]]:
     """The suite and the fields that replace those of its cells."""
     overrides = {FIELDS.get(o, o): getattr(arguments, o) for o in CELL_OPTIONS if getattr(arguments, o) is not None}
     for text in arguments.set:
@@ -294,13 +295,13 @@ def wanted(arguments: argparse.Namespace) -> tuple[matrix.Suite, dict[str, Any]]
         except (yaml.YAMLError, ValueError, RecursionError):
             overrides[field] = value
     if arguments.suite:
-        return matrix.load(arguments.suite), overrides
+        return suites.load(arguments.suite), overrides
     if not overrides:
-        names = ", ".join(sorted(path.stem for path in matrix.SUITES.glob("*.yaml")))
+        names = ", ".join(sorted(path.stem for path in suites.SUITES.glob("*.yaml")))
         raise UsageError(
             f"nothing to {arguments.command}: name a suite ({names}, or a YAML file), or a cell by --model and --layout"
         )
-    return matrix.COMMAND_LINE, overrides
+    return suites.COMMAND_LINE, overrides
 
 
 def _refuse_what_cannot_run(planned: Iterable[Planned]) -> None:
@@ -312,7 +313,7 @@ def _refuse_what_cannot_run(planned: Iterable[Planned]) -> None:
 def _launcher(layouts: Iterable[Layout]) -> Launcher:
     from harness.launch.local import Launcher
 
-    return Launcher(matrix.implementations(layouts))
+    return Launcher(suites.implementations(layouts))
 
 
 def _detect(launcher: Launcher) -> tuple[Site, dict[str, Any]]:
@@ -326,7 +327,7 @@ def _detect(launcher: Launcher) -> tuple[Site, dict[str, Any]]:
 
 
 def _judged(
-    suite: matrix.Suite, overrides: dict[str, Any], arguments: argparse.Namespace, site: Site, launcher: Launcher
+    suite: suites.Suite, overrides: dict[str, Any], arguments: argparse.Namespace, site: Site, launcher: Launcher
 ) -> list[Planned]:
     from harness.plan import judge
 

@@ -178,7 +178,8 @@ class _Attempt:
         findings = [rank["finding"] for rank in ranks]
         observed = observation.merge(findings, knobs=ranks[0]["knobs"], data=ranks[0]["data"])
         self.found["observed"] = observed
-        self._refuse(observation.problem(observed, findings, self.cell, ranks[0]["changed_dtypes"]), "probe")
+        own = {"changed_dtypes": ranks[0]["changed_dtypes"], "repeats": ranks[0]["repeats"]}
+        self._refuse(observation.problem(observed, findings, self.cell, **own), "probe")
         self._refuse(verdict.disagreement([rank["digests"] for rank in ranks]), "measure")
         self._refuse(self._strayed([rank["first_losses"] for rank in ranks]), "measure")
         self._refuse(self._skipped(ranks[0]["skipped"], len(ranks[0]["step_seconds"])), "measure")

@@ -61,12 +61,17 @@ def _together(findings: Sequence[dict[str, Any]], what: str) -> dict[str, str]:
 
 
 def problem(
-    observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell, changed_dtypes: Mapping[str, str] = MappingProxyType({})
+    observed: Observed,
+    findings: Sequence[dict[str, Any]],
+    cell: Cell,
+    changed_dtypes: Mapping[str, str] = MappingProxyType({}),
+    repeats: int = 0,
 ) -> str | None:
     """What the cell asked for and was not seen, in one sentence; None if all was.
 
     Args:
         changed_dtypes: subject -> name, where a knob of the layout changes what the precision means.
+        repeats: of how many microbatches the layout runs every block again, by a checkpointing of its own.
     """
     for subject, wanted in {**PRECISION_DTYPES[cell.precision], **changed_dtypes}.items():
         seen = observed.dtypes.get(subject)
@@ -88,10 +93,10 @@ def problem(
             if seen != wanted:
                 what = f"{seen} forwards of stage {part['index']} observed on rank {rank}"
                 return f"{wanted} microbatches were asked for, and {what}"
-    return _checkpointing_problem(observed, findings, cell) or _placing_problem(findings, cell)
+    return _checkpointing_problem(observed, findings, cell, repeats) or _placing_problem(findings, cell)
 
 
-def _checkpointing_problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell) -> str | None:
+def _checkpointing_problem(observed: Observed, findings: Sequence[dict[str, Any]], cell: Cell, repeats: int) -> str | None:
     """Which blocks were not recomputed as asked for."""
     parts = {part["index"]: part for finding in findings for part in finding["parts"]}
     order = [block for _, part in sorted(parts.items()) for block in part["blocks"]]
@@ -100,7 +105,7 @@ def _checkpointing_problem(observed: Observed, findings: Sequence[dict[str, Any]
         for part in finding["parts"]:
             for block, calls in part["blocks"].items():
                 repeated = calls - part["forwards"]
-                meant = cell.batch.microbatches if recomputes(cell.checkpointing, order.index(block)) else 0
+                meant = cell.batch.microbatches if recomputes(cell.checkpointing, order.index(block)) else repeats
                 # Input and weight gradients that are computed apart each begin with what checkpointing kept.
                 most = 2 * meant if finding["splits_backward"] else meant
                 if not meant <= repeated <= most:

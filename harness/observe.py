@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
+import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator
 from typing import Any
@@ -127,9 +128,10 @@ class Observer:
 
     def _watch(self, part: Part) -> None:
         def forward(*_: Any) -> None:
-            self._forwards[part.index] += 1
+            if torch._C._current_graph_task_id() == -1:  # not in backward, which may repeat it
+                self._forwards[part.index] += 1
 
-        self._keep(part.module.register_forward_pre_hook(forward))
+        self._keep(part.module.get_submodule(part.per_microbatch).register_forward_pre_hook(forward))
         for parameter in _trained(part.module):
             self._note("parameters", parameter)
         for block in part.blocks:
@@ -138,10 +140,13 @@ class Observer:
                 # Repetition ends as soon as backward has what it needs, before dropouts of 0 that keep nothing.
                 if not any(True for _ in leaf.children()) and not isinstance(leaf, nn.Dropout):
                     self._keep(leaf.register_forward_pre_hook(self._leaf_hook(part.index, block, name)))
+                    # Also where the repetition breaks off in it.
+                    self._keep(leaf.register_forward_hook(lambda *_: self._calls.leave(), always_call=True))
 
     def _leaf_hook(self, index: int, block: str, name: str) -> Any:
         def hook(*_: Any) -> None:
             self._leaves[index, block, name] += 1
+            self._calls.enter()
 
         return hook
 
@@ -176,6 +181,15 @@ class _Calls(TorchDispatchMode):
         self.attention: str | None = None
         self.recomputed_products = 0
         self.offloaded_bytes = 0
+        self._inside = threading.local()
+
+    def enter(self) -> None:
+        """A layer's forward begins on this thread."""
+        self._inside.depth = getattr(self._inside, "depth", 0) + 1
+
+    def leave(self) -> None:
+        """It ends."""
+        self._inside.depth = max(0, getattr(self._inside, "depth", 0) - 1)
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(issubclass(kind, WRAPPERS) for kind in types):
@@ -188,9 +202,10 @@ class _Calls(TorchDispatchMode):
             self.offloaded_bytes += result.nbytes
         elif torch._C._current_graph_task_id() == -1:  # not in backward
             self._compute(name[2], args)
-        elif torch.is_grad_enabled() and (name[2] in MATRIX_PRODUCTS or name[2] in FUSED_ATTENTION):
-            # Gradients themselves are computed without recording any; in backward only a repeated forward records.
-            self.recomputed_products += 1
+        elif name[2] in MATRIX_PRODUCTS or name[2] in FUSED_ATTENTION:
+            # Gradients themselves are computed without recording any, outside of layers: in backward only a repeated forward
+            # records, or runs inside of a layer, whose function may have a backward of its own (DeepSpeed's linear).
+            self.recomputed_products += torch.is_grad_enabled() or getattr(self._inside, "depth", 0) > 0
         return result
 
     def _compute(self, name: str, args: Any) -> None:

@@ -27,6 +27,7 @@ from harness.progress import Progress
 from harness.record import Record
 from harness.report.words import STATUS_WORDS, amount, error
 from harness.table import counted, duration, techniques, text_table
+from harness.unlike import unlike
 
 INTERRUPTED = 130
 """Exit status after Ctrl-C, as shells have it."""
@@ -137,6 +138,8 @@ def closing(folder: Path) -> str:
             lines.append(
                 f"{STATUS_WORDS[record.status]}: {record.cell_id} {record.cell.model} {record.cell.layout}: {record.reason}"
             )
+    found = unlike(records)
+    lines += [f"{found[r.cell_id]}: {r.cell_id} {r.cell.model} {r.cell.layout}" for r in records if r.cell_id in found]
     left_out = [Cell.model_validate(c["cell"]) for c in run.run["cells"]]
     left_out = [cell for cell in left_out if cell.id in run.run.get("left_out", ())]
     lines += _left_out(left_out)

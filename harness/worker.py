@@ -16,7 +16,7 @@ import torch
 
 from benchmarks import models
 from benchmarks.cell import Cell
-from benchmarks.compose import changed_dtypes, compose, knobs
+from benchmarks.compose import changed_dtypes, compose, knobs, repeats
 from benchmarks.reference import VERIFICATION_LOSS_SCALE, sgd
 from benchmarks.world import World
 from harness import verify as verification
@@ -93,6 +93,7 @@ def _measure(job: Job, cell: Cell, world: World, seat: Seat) -> dict[str, Any]:
     found["caveats"] = [*engine.caveats, *found["caveats"]]
     found["knobs"] = knobs(cell)
     found["changed_dtypes"] = changed_dtypes(cell)
+    found["repeats"] = repeats(cell)
     found["flops"] = _flops(cell)
     found["digests"] = verification.digests(engine)
     engine.close()

@@ -12,9 +12,9 @@ from benchmarks import registry
 
 ROOT = Path(__file__).parents[1]
 
-ORDINARY = {"hand", "manual", "devices", "csv", "interleaved"}
-"""Implementations whose names are ordinary words and names of fields, too. Elsewhere they are taken for an implementation only
-in a written layout, an import, or a comparison with a layout's implementation."""
+ORDINARY = {"hand", "manual", "devices", "csv", "interleaved", "fairscale", "deepspeed"}
+"""Implementations whose names are ordinary words, and names of fields or packages, too. Elsewhere they are taken for an
+implementation only in a written layout, an import, or a comparison with a layout's implementation."""
 
 IMPLEMENTATIONS = {
     name: registry.module(folder, name).replace(".", "/") + ".py"

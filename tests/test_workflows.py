@@ -32,13 +32,13 @@ def main(argv=None):
     if argv[:1] != ["run"] or "--help" in argv:
         return real_cli.main(argv)
     from benchmarks.site import Site
-    from harness import matrix, run
+    from harness import matrix, run, suites
     from harness.environment import suite_commit
     from harness.plan import Planned
     from tests.harness.runs import ENVIRONMENT, made
     arguments = real_cli.parse(argv)
     site = Site.parse("2xcpu:16GiB")
-    cells = matrix.expand(matrix.load(arguments.suite), site)
+    cells = matrix.expand(suites.load(arguments.suite), site)
     planned = [Planned(cell=cell, reason=None, seconds=1.0) for cell in cells]
     environment = {**ENVIRONMENT, "suite_commit": suite_commit(), "site": site.model_dump(mode="json")}
     folder = Path(arguments.out)

@@ -11,7 +11,7 @@ import torch
 import torch.distributed as dist
 from torch import Tensor
 
-from benchmarks.contract import Assembly, OptimizerRecipe
+from benchmarks.contract import SPLITS_BACKWARD, Assembly, OptimizerRecipe
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica, local
 from benchmarks.world import World
@@ -20,6 +20,10 @@ DEFAULT_BUCKET_MB = 25
 NO_OVERLAP = (
     "no overlap: this schedule computes weight gradients apart and writes them without autograd's hooks, so they are reduced "
     "after the last backward"
+)
+NO_OVERLAP_WHERE_NESTED = (
+    "no overlap: this schedule runs backwards inside of one another, each of which fires autograd's hooks with a part of the "
+    "gradients, so they are reduced after the last backward"
 )
 
 
@@ -30,12 +34,11 @@ class AfterBackward(LocalReplica):
         bucket_mb: mebibytes of gradients that are reduced together.
     """
 
-    caveats = (NO_OVERLAP,)
-
     def __init__(self, assembly: Assembly, optimizer: OptimizerRecipe, world: World, bucket_mb: int = DEFAULT_BUCKET_MB):
         for part in assembly.parts:
             materialize(part, world)
         super().__init__(assembly, optimizer, world)
+        self.caveats = (no_overlap(assembly),)
         self._group, self._degree = world.group("dp"), world.degrees["dp"]
         self._bucket_bytes = bucket_mb * 2**20
 
@@ -49,6 +52,11 @@ class AfterBackward(LocalReplica):
             flat /= self._degree
             for gradient, mean in zip(bucket, flat.split([g.numel() for g in bucket]), strict=True):
                 gradient.copy_(mean.view_as(gradient))
+
+
+def no_overlap(assembly: Assembly) -> str:
+    """The caveat of a reduction after the last backward."""
+    return NO_OVERLAP if SPLITS_BACKWARD in assembly.traits else NO_OVERLAP_WHERE_NESTED
 
 
 def _buckets(gradients: Iterable[Tensor], size: int) -> Iterator[list[Tensor]]:

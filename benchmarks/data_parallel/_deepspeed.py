@@ -19,6 +19,7 @@ from benchmarks import models
 from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
+    NESTS_BACKWARD,
     SEPARATE_STAGES,
     SEVERAL_DEVICES,
     SPLITS_BACKWARD,
@@ -29,6 +30,8 @@ from benchmarks.contract import (
     Replica,
     Update,
 )
+from benchmarks.deepspeed_world import PRELOAD as PRELOAD
+from benchmarks.deepspeed_world import join
 from benchmarks.initialize import materialize
 from benchmarks.replica import Held, held
 from benchmarks.site import Site
@@ -36,8 +39,6 @@ from benchmarks.techniques.precision import LossScaler
 from benchmarks.tied import read_through
 from benchmarks.world import World
 
-PRELOAD = ("deepspeed.runtime.zero.muon.original_muon",)
-"""What `deepspeed.initialize` imports for seconds; worth having before ranks are forked."""
 OWN_DEFAULT_BUCKET = 500_000_000
 """Elements in DeepSpeed's buckets by default."""
 
@@ -94,11 +95,7 @@ def configuration(cell: Cell, stage: int, **options: Any) -> dict[str, Any]:
 
 def ready(configuration: Mapping[str, Any], world: World) -> dict[str, Any]:
     """The configuration for this rank's device; DeepSpeed is told of the process group that there is already."""
-    if world.device.type == "cpu":
-        # DeepSpeed would compile a shared-memory all-reduce for inference when it first initialises (deepspeed/comm/
-        # torch.py, build_shm_op), a minute or two. Training never calls it; marked as incompatible it is left alone.
-        deepspeed.ops.__compatible_ops__["deepspeed_shm_comm"] = False
-    deepspeed.init_distributed(dist_init_required=False)
+    join(world)
     zero = dict(configuration["zero_optimization"])
     for name in ("offload_optimizer", "offload_param"):
         if name in zero:  # pinning memory needs a device that reads it
@@ -151,6 +148,12 @@ def objection_of_stages(stage: int, cell: Cell, site: Site, traits: frozenset[st
             f"ZeRO-{stage} reduces gradients in every backward, and DeepSpeed refuses it under a pipeline, where that would be "
             "once for each microbatch (deepspeed/runtime/pipe/engine.py): use stage 0 or 1 beside a pipeline"
         )
+    if NESTS_BACKWARD in traits and cell.batch.microbatches > 1:
+        return (
+            f"ZeRO-{stage} takes each gradient away once in a backward, and a pipeline that checkpoints whole stages makes it "
+            "in several pieces (reduce_ready_partitions_and_remove_grads): let the pipeline checkpoint nothing, or use stage 0 "
+            "or 1"
+        )
     if TIED_ACROSS_STAGES in traits:
         return (
             f"ZeRO-{stage} takes gradients away while backward runs (reduce_ready_partitions_and_remove_grads), and those of "
@@ -197,12 +200,13 @@ class EngineReplica(Replica):
             raise RuntimeError(f"parameter {min(missing)!r} has no gradient after backward")
         self._arrived.clear()
         if self._scaler:
-            # Where one rank holds what is not finite, so does DeepSpeed's norm, which is one for the world: it leaves out
-            # the step by itself.
-            reduced = (g for group in self._engine.optimizer.averaged_gradients.values() for g in group)
-            self._scaler.adjust(self._scaler.unscale(reduced))
+            # DeepSpeed unscales where it clips: gradients may lie with its optimizer on the host by now.
+            self._engine.optimizer.loss_scale = self._scaler.value
         self._engine.step()
+        # Where one rank holds what is not finite, so does DeepSpeed's norm, which is one for the world: it leaves out the step.
         skipped = bool(self._engine.optimizer.overflow)
+        if self._scaler:
+            self._scaler.adjust(skipped)
         return Update(norm_of(self._engine, self._world) if want_norm and not skipped else None, skipped)
 
     def parameters(self) -> Iterator[tuple[Placement, Callable[[], Tensor]]]:

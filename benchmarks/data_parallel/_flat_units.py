@@ -4,7 +4,14 @@ FSDP1, which was made from it."""
 from __future__ import annotations
 
 from benchmarks.cell import Cell
-from benchmarks.contract import SEVERAL_DEVICES, SEVERAL_IN_FLIGHT, SPLITS_BACKWARD, TIED_ACROSS_STAGES, Shares
+from benchmarks.contract import (
+    NESTS_BACKWARD,
+    SEVERAL_DEVICES,
+    SEVERAL_IN_FLIGHT,
+    SPLITS_BACKWARD,
+    TIED_ACROSS_STAGES,
+    Shares,
+)
 from benchmarks.site import Site
 
 
@@ -36,6 +43,11 @@ def flat_problem(wrapper: str, hook: str, cell: Cell, site: Site, traits: frozen
         return (
             f"a schedule that computes weight gradients apart writes them without the hooks by which {wrapper} reduces "
             "(torch/distributed/pipelining/_backward.py): choose a schedule with whole backwards"
+        )
+    if NESTS_BACKWARD in traits:
+        return (
+            f"a pipeline that checkpoints whole stages runs a unit's forward again inside backward, where {wrapper} has freed "
+            f"its parameters ({hook}): let the pipeline checkpoint nothing, and choose checkpointing full"
         )
     if SEVERAL_DEVICES in traits and site.kind == "cuda":
         return (

@@ -16,16 +16,16 @@ from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, MixedPrecisionP
 
 from benchmarks.cell import Cell, Offload
 from benchmarks.contract import (
+    HOOKS_DO_NOT_TELL,
     SEVERAL_DEVICES,
     SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
     Assembly,
     OptimizerRecipe,
     Part,
     R,
     Shares,
 )
-from benchmarks.data_parallel._after_backward import NO_OVERLAP
+from benchmarks.data_parallel._after_backward import no_overlap
 from benchmarks.data_parallel._units_after_backward import UnitsAfterBackward
 from benchmarks.initialize import materialize
 from benchmarks.replica import LocalReplica
@@ -69,9 +69,9 @@ def replica_of_units(
         spread: see `benchmarks.replica.GradientNorm`.
         keeps_gathered: whether parameters, once gathered, stay so until the last backward of the step.
     """
-    if SPLITS_BACKWARD in assembly.traits:
+    if HOOKS_DO_NOT_TELL & assembly.traits:
         replica = UnitsAfterBackward(assembly, optimizer, world, spread=spread)
-        replica.caveats = (NO_OVERLAP,)
+        replica.caveats = (no_overlap(assembly),)
         return replica
     replica = UnitReplica(assembly, optimizer, world, spread=spread)
     replica.keeps_gathered = keeps_gathered

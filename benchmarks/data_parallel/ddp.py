@@ -18,8 +18,8 @@ from torch.distributed.algorithms.ddp_comm_hooks.default_hooks import bf16_compr
 
 from benchmarks.cell import Cell
 from benchmarks.contract import (
+    HOOKS_DO_NOT_TELL,
     SEVERAL_IN_FLIGHT,
-    SPLITS_BACKWARD,
     Assembly,
     DataParallel,
     OptimizerRecipe,
@@ -49,7 +49,7 @@ class Strategy(DataParallel):
     """What gradients are rounded to for the all-reduce, by a communication hook: half the bytes, and 16-bit gradients."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
-        if SPLITS_BACKWARD in assembly.traits:
+        if HOOKS_DO_NOT_TELL & assembly.traits:
             return AfterBackward(assembly, optimizer, world, self.bucket_mb or DEFAULT_BUCKET_MB)
         wrapped = []
         for part in assembly.parts:
@@ -73,7 +73,7 @@ class Strategy(DataParallel):
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         # Once as backward leaves them and once in the buckets that are reduced, of which there is one at a time after it.
-        return Shares() if SPLITS_BACKWARD in traits else Shares(gradients=2.0)
+        return Shares() if HOOKS_DO_NOT_TELL & traits else Shares(gradients=2.0)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if self.static_graph and (SEVERAL_IN_FLIGHT in traits or cell.batch.microbatches > 1):
@@ -87,10 +87,10 @@ class Strategy(DataParallel):
                 f"gradients rounded to {self.compression} are not those of fp32, in which reduction is fp32: use precision "
                 "bf16 or fp16, or compression=none"
             )
-        if self.compression != "none" and SPLITS_BACKWARD in traits:
+        if self.compression != "none" and HOOKS_DO_NOT_TELL & traits:
             return (
                 "compression is a hook of DDP's reducer, which sees no gradient of a schedule that computes weight gradients "
-                "apart: use compression=none, or a schedule with whole backwards"
+                "apart or runs backwards inside of one another: use compression=none, or a schedule with whole backwards"
             )
         if self.compression == "bf16" and site.kind == "cpu":
             return "DDP refuses its bf16 hook without NCCL 2.10 or newer (_check_comm_hook): use compression=fp16 on a CPU"

@@ -13,7 +13,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from benchmarks.cell import Cell
-from benchmarks.contract import DTENSOR, SPLITS_BACKWARD, Assembly, DataParallel, OptimizerRecipe, Shares
+from benchmarks.contract import (
+    DTENSOR,
+    HOOKS_DO_NOT_TELL,
+    SPLITS_BACKWARD,
+    Assembly,
+    DataParallel,
+    OptimizerRecipe,
+    Shares,
+)
 from benchmarks.data_parallel._after_backward import AfterBackward
 from benchmarks.data_parallel._oss import sharded
 from benchmarks.data_parallel._reducer import ReducedReplica, reduced
@@ -27,14 +35,15 @@ class Strategy(DataParallel):
     """No knobs."""
 
     def wrap(self, assembly: Assembly, optimizer: OptimizerRecipe, cell: Cell, world: World) -> LocalReplica:
-        if SPLITS_BACKWARD in assembly.traits:
+        if HOOKS_DO_NOT_TELL & assembly.traits:
             return AfterBackward(assembly, sharded(optimizer, world), world)
         wrapped = [reduced(part, assembly, world, gradient_as_bucket_view=True) for part in assembly.parts]
         return ReducedReplica(assembly, sharded(optimizer, world), world, modules=wrapped)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         # Gradients once as backward leaves them and once in the buckets that are reduced, one at a time after it.
-        return Shares(gradients=1.0 if SPLITS_BACKWARD in traits else 2.0, optimizer_state=1 / cell.layout.degree("dp"))
+        gradients = 1.0 if HOOKS_DO_NOT_TELL & traits else 2.0
+        return Shares(gradients=gradients, optimizer_state=1 / cell.layout.degree("dp"))
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
         if DTENSOR in traits and SPLITS_BACKWARD in traits:

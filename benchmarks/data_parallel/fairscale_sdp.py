@@ -19,6 +19,8 @@ from torch import Tensor, nn
 from benchmarks.cell import Cell
 from benchmarks.contract import (
     DTENSOR,
+    NESTS_BACKWARD,
+    SEPARATE_STAGES,
     SPLITS_BACKWARD,
     TIED_ACROSS_STAGES,
     Assembly,
@@ -113,6 +115,19 @@ class Strategy(DataParallel):
         return Shares(gradients=1.0 if whole else part, optimizer_state=part)
 
     def unsupported(self, cell: Cell, site: Site, traits: frozenset[str]) -> str | None:
+        if NESTS_BACKWARD in traits:
+            return (
+                "ShardedDataParallel reduces what its buckets hold at the end of any backward, that of a stage which is run "
+                "again inside of another included (_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), and "
+                "gradients come out wrong without a word: let the pipeline checkpoint nothing, or use OSS whose ranks hold all "
+                "gradients"
+            )
+        if cell.checkpointing == "fairscale" and SEPARATE_STAGES in traits:
+            return (
+                "ShardedDataParallel reduces what its buckets hold at the end of the backward in which the first gradient came "
+                "(_flush_reduce_calls in fairscale/nn/data_parallel/sharded_ddp.py), which on a stage of blocks alone is that "
+                "inside of a checkpointed block, and gradients come out wrong without a word: choose checkpointing full"
+            )
         if SPLITS_BACKWARD in traits:
             return (
                 "a schedule that computes weight gradients apart writes them without the hooks by which ShardedDataParallel "

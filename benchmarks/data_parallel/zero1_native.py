@@ -16,7 +16,15 @@ from torch.distributed.optim import ZeroRedundancyOptimizer
 
 from benchmarks import models
 from benchmarks.cell import Cell
-from benchmarks.contract import DTENSOR, SPLITS_BACKWARD, Assembly, DataParallel, OptimizerRecipe, Shares
+from benchmarks.contract import (
+    DTENSOR,
+    HOOKS_DO_NOT_TELL,
+    SPLITS_BACKWARD,
+    Assembly,
+    DataParallel,
+    OptimizerRecipe,
+    Shares,
+)
 from benchmarks.data_parallel._after_backward import AfterBackward
 from benchmarks.data_parallel._reducer import ReducedReplica, reduced
 from benchmarks.replica import LocalReplica
@@ -42,14 +50,14 @@ class Strategy(DataParallel):
                 **optimizer.settings,
             },
         )
-        if SPLITS_BACKWARD in assembly.traits:
+        if HOOKS_DO_NOT_TELL & assembly.traits:
             return AfterBackward(assembly, sharded, world)
         wrapped = [reduced(part, assembly, world, gradient_as_bucket_view=True) for part in assembly.parts]
         return ReducedReplica(assembly, sharded, world, modules=wrapped)
 
     def shares(self, cell: Cell, traits: frozenset[str]) -> Shares:
         # Gradients once as backward leaves them and once in the buckets that are reduced, one at a time after it.
-        gradients = 1.0 if SPLITS_BACKWARD in traits else 2.0
+        gradients = 1.0 if HOOKS_DO_NOT_TELL & traits else 2.0
         shapes = models.load(cell.model).parameter_shapes.values()
         largest = max(map(math.prod, shapes)) / sum(map(math.prod, shapes))
         return Shares(gradients=gradients, optimizer_state=max(1 / cell.layout.degree("dp"), largest))

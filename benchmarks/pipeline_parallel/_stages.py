@@ -5,8 +5,10 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 
+from torch import nn
+
 from benchmarks.cell import Cell
-from benchmarks.contract import SEPARATE_STAGES, TIED_ACROSS_STAGES, Model, Part, PipelineParallel
+from benchmarks.contract import SEPARATE_STAGES, TIED_ACROSS_STAGES, Model, Part, PipelineParallel, Placement
 from benchmarks.initialize import chain, placements
 from benchmarks.stages import spread
 from benchmarks.world import World
@@ -23,6 +25,18 @@ def part(model: Model, units: Sequence[str], index: int, count: int) -> Part:
         blocks=tuple(unit for unit in units if unit in model.blocks),
         placements=placements(model, module),
     )
+
+
+def in_one_process(model: Model, stages: Sequence[Sequence[str]]) -> tuple[dict[str, nn.Module], dict[str, Placement]]:
+    """The units of all stages, on the meta device, for a process that holds all of them, and where their parameters come from.
+
+    They are made stage by stage, so that a weight tied across two devices becomes two copies; the update sums their gradients.
+    """
+    chains = [chain(model, units) for units in stages]
+    where = {name: placement for c in chains for name, placement in placements(model, c).items()}
+    for copy in tied_stages(model, stages):
+        where[copy] = dataclasses.replace(where[copy], counted=False)
+    return {name: unit for c in chains for name, unit in c.named_children()}, where
 
 
 def tied_stages(model: Model, stages: Sequence[Sequence[str]]) -> dict[str, tuple[int, int]]:

@@ -6,7 +6,6 @@ faster than one; they only hold more. With several microbatches nothing overlaps
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -15,8 +14,7 @@ from torch import Tensor, nn
 
 from benchmarks.cell import Cell
 from benchmarks.contract import SEVERAL_DEVICES, Assembly, Chain, Model, Part, PipelineParallel, Replica
-from benchmarks.initialize import chain, placements
-from benchmarks.pipeline_parallel._stages import tied_across, tied_stages
+from benchmarks.pipeline_parallel._stages import in_one_process, tied_across
 from benchmarks.schedule import Accumulate
 from benchmarks.site import Site
 from benchmarks.stages import spread
@@ -49,12 +47,8 @@ class Strategy(PipelineParallel):
     def split(self, model: Model, cell: Cell, world: World) -> list[Part]:
         stages = spread(self, model, cell)
         devices = {unit: world.devices[index] for index, units in enumerate(stages) for unit in units}
-        # Stage by stage, so that a weight tied across two devices becomes two copies; the update sums their gradients.
-        chains = [chain(model, units) for units in stages]
-        module = SpreadChain({name: unit for c in chains for name, unit in c.named_children()}, devices)
-        where = {name: placement for c in chains for name, placement in placements(model, c).items()}
-        for copy in tied_stages(model, stages):
-            where[copy] = dataclasses.replace(where[copy], counted=False)
+        units, where = in_one_process(model, stages)
+        module = SpreadChain(units, devices)
         return [Part(model=model, module=module, index=0, count=1, blocks=model.blocks, placements=where, devices=devices)]
 
     def schedule(self, assembly: Assembly, replica: Replica, cell: Cell, world: World) -> Accumulate:

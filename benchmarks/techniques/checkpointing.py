@@ -9,6 +9,8 @@ forward (Chen et al., Training Deep Nets with Sublinear Memory Cost, 2016).
 | `selective` | results of matrix products and attention | what is cheap: norms, activation functions, sums |
 | `every-k` | everything, but its input alone in the first of every k blocks | those blocks |
 | `full` | its input | every block |
+| `fairscale` | its input | every block, by FairScale's wrapper (`techniques.fairscale_checkpointing`) |
+| `deepspeed` | its input | every block, by DeepSpeed's function (`techniques.deepspeed_checkpointing`) |
 
 In bytes, at the fullest moment of a step, of Llama in fp32 on a CPU, where a norm keeps both what it divided and what it
 scaled, and attention its rotated queries, its keys and values as often as there are queries, and what it gives:
@@ -24,6 +26,8 @@ block is run again.
 from __future__ import annotations
 
 import functools
+import importlib
+from types import ModuleType
 
 import torch
 from torch._ops import OpOverload
@@ -31,6 +35,7 @@ from torch.utils.checkpoint import checkpoint, create_selective_checkpoint_conte
 
 from benchmarks.cell import Checkpointing, recomputes
 from benchmarks.contract import Part
+from benchmarks.techniques.precision import Precision
 
 EXPENSIVE = (
     "mm",
@@ -45,10 +50,25 @@ EXPENSIVE = (
     "_scaled_dot_product_cudnn_attention",
 )
 """What `selective` keeps: nearly all of a block's arithmetic."""
+FRAMEWORKS = ("fairscale", "deepspeed")
+"""Policies that are another framework's own."""
 
 
-def apply_checkpointing(part: Part, policy: Checkpointing) -> None:
+def framework(policy: Checkpointing) -> ModuleType | None:
+    """What applies a policy that is another framework's; None where it is torch's.
+
+    Raises:
+        ImportError: the framework is not installed.
+    """
+    return importlib.import_module(f"benchmarks.techniques.{policy}_checkpointing") if policy in FRAMEWORKS else None
+
+
+def apply_checkpointing(part: Part, policy: Checkpointing, precision: Precision, device_type: str) -> None:
     """Recompute `part`'s blocks in backward, as `policy` says."""
+    other = framework(policy)
+    if other is not None:
+        other.apply(part, precision, device_type)
+        return
     contexts = {}
     if policy == "selective":
         contexts["context_fn"] = functools.partial(create_selective_checkpoint_contexts, _kept())

@@ -27,6 +27,35 @@ def problem(cell: Cell, traits: frozenset[str]) -> str | None:
             "torch.compile decides by itself what backward finds of a program, past the hooks by which activations are sent to "
             "the host: leave one of the two out"
         )
+    if cell.checkpointing == "fairscale" and SPLITS_BACKWARD in traits:
+        return (
+            "a schedule that computes weight gradients apart asks autograd for some gradients and not for all, which "
+            "FairScale's checkpointing refuses (CheckpointFunction in fairscale/nn/checkpoint/checkpoint_activations.py): "
+            "choose full"
+        )
+    if cell.checkpointing == "fairscale" and cell.compile != "none":
+        return (
+            "FairScale's checkpointing makes a tensor that wants a gradient in every forward (_checkpointed_forward "
+            "in fairscale/nn/checkpoint/checkpoint_activations.py), where torch.compile ends a program, so that a block falls "
+            "into pieces: choose full"
+        )
+    if cell.checkpointing == "deepspeed" and SPLITS_BACKWARD in traits:
+        return (
+            "a schedule that computes weight gradients apart asks autograd for some gradients and not for all, which "
+            "DeepSpeed's checkpointing refuses (CheckpointFunction in deepspeed/runtime/activation_checkpointing/"
+            "checkpointing.py): choose full"
+        )
+    if cell.checkpointing == "deepspeed" and cell.compile != "none":
+        return (
+            "DeepSpeed's checkpointing reads and sets the states of random generators around a block (CheckpointFunction in "
+            "deepspeed/runtime/activation_checkpointing/checkpointing.py), where torch.compile ends a program, and blocks were "
+            "seen to run as they are: choose full"
+        )
+    if cell.checkpointing == "deepspeed" and cell.offload == "activations":
+        return (
+            "DeepSpeed's checkpointing keeps the inputs of blocks by itself (save_args_for_backward in deepspeed/runtime/"
+            "activation_checkpointing/checkpointing.py), past the hooks by which activations are sent to the host: choose full"
+        )
     if cell.checkpointing == "selective" and SPLITS_BACKWARD in traits:
         return (
             "a schedule that computes weight gradients apart runs blocks again for each kind, and selective checkpointing "

@@ -36,6 +36,7 @@ from benchmarks.contract import Assembly, Part, TensorParallel
 from benchmarks.site import Site
 from benchmarks.tensor_parallel._collectives import add, copy, gather, gather_partial, scatter_sum, share
 from benchmarks.tensor_parallel._cross_entropy import mean_cross_entropy
+from benchmarks.tensor_parallel._cuts import note_cut
 from benchmarks.tensor_parallel._limits import loss_problem, sequence_problem
 from benchmarks.tensor_parallel._on_cpu import caveats
 from benchmarks.tied import shared_names, tie_again
@@ -109,8 +110,7 @@ class Strategy(TensorParallel):
                 cut = self._cut(style, module, degree, group)
                 if cut is not None:
                     part.module.set_submodule(name, cut)
-                    for parameter, dimension in _cut_dimensions(name, style, part).items():
-                        part.placements[parameter] = part.placements[parameter].sharded("tp", dimension)
+                    note_cut(name, style, part)
                 self._communicate(style, part.module.get_submodule(name), group)
                 if self.sequence:
                     _await_sums(name, style, part)
@@ -161,13 +161,6 @@ def _slice(parameter: nn.Parameter, dimension: int, degree: int) -> nn.Parameter
     shape = list(parameter.shape)
     shape[dimension] //= degree
     return nn.Parameter(torch.empty(shape, device="meta", dtype=parameter.dtype))
-
-
-def _cut_dimensions(name: str, style: str, part: Part) -> dict[str, int]:
-    """Parameter name -> the dimension that is cut; the bias of a row layer is not."""
-    if style == "row":
-        return {f"{name}.weight": 1}
-    return {f"{name}.{own}": 0 for own in ("weight", "bias") if f"{name}.{own}" in part.placements}
 
 
 def _await_sums(name: str, style: str, part: Part) -> None:

@@ -21,7 +21,7 @@ import yaml
 
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
-from harness import golden, matrix, store
+from harness import golden, store, suites
 from harness.compare import Comparison, Terms, differences, markdown, written
 from harness.gate.rounds import NAMES, settle
 from harness.gate.sides import Side, checked_out
@@ -71,8 +71,8 @@ def gate(wanted: Wanted, out: Path) -> int:
         )
     suite = Path(wanted.suite)
     if suite.suffix not in (".yaml", ".yml"):
-        matrix.load(wanted.suite)
-        suite = matrix.SUITES / f"{wanted.suite}.yaml"
+        suites.load(wanted.suite)
+        suite = suites.SUITES / f"{wanted.suite}.yaml"
     store.check_new(out)
     with contextlib.ExitStack() as stack:
         sides = [

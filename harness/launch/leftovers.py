@@ -33,7 +33,7 @@ class Leftovers:
         for name in sorted(new - (_in_use(new) if new else set())):
             if _LIBRARIES.match(name):
                 with contextlib.suppress(OSError):
-                    (SHARED / name).unlink()
+                    (SHARED / name).unlink(missing_ok=True)  # another run on this machine may have seen it, too
                     found.append(f"shared memory {name}, removed")
                     continue
             found.append(f"shared memory {name}, which stays")

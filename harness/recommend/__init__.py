@@ -8,14 +8,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
-from harness import store
 from harness.recommend.choose import Advice, Objective, choose
 from harness.recommend.figures import Seen, seen
 from harness.recommend.techniques import Bought, bought
 from harness.report.words import caveat_word
+from harness.store import Run
 
 SCHEMA = 1
 
@@ -41,26 +40,22 @@ class Recommendation:
     schema: int = SCHEMA
 
 
-def recommend(folder: Path, *, objective: Objective = "throughput", memory_bytes: int | None = None) -> Recommendation:
-    """Read a run and judge it.
+def recommend(run: Run, *, objective: Objective = "throughput", memory_bytes: int | None = None) -> Recommendation:
+    """Judge a run.
 
     Args:
         memory_bytes: cells whose fullest rank needs more are ruled out.
-
-    Raises:
-        UsageError: `folder` is no run.
     """
-    stored = store.read(folder)
     # A resumed run may have tried a cell again; the last word counts.
-    cells = [seen(record) for record in {record.cell_id: record for record in stored.records}.values()]
+    cells = [seen(record) for record in {record.cell_id: record for record in run.records}.values()]
     return Recommendation(
-        run=str(folder),
-        environment=stored.environment.get("id", ""),
-        site=stored.environment.get("site", {}),
+        run=str(run.folder),
+        environment=run.environment.get("id", ""),
+        site=run.environment.get("site", {}),
         objective=objective,
         memory_bytes=memory_bytes,
         ranks=_ranks(cells),
-        without_record=max(0, len(stored.run.get("cells", [])) - len(cells)),
+        without_record=max(0, len(run.run.get("cells", [])) - len(cells)),
         models=[choose(work, objective, memory_bytes) for work in _works(cells)],
         techniques=bought(cells),
     )

@@ -6,26 +6,25 @@ hpbench explain results/<run> 3f2a
 from __future__ import annotations
 
 from collections.abc import Iterable
-from pathlib import Path
 
 from benchmarks import models
 from benchmarks.cell import STANDARD_LIBRARY, Cell
 from benchmarks.errors import UsageError
-from harness import store
 from harness.record import Record, Verification
 from harness.report.words import STATUS_WORDS, amount, error, number, with_interval
+from harness.store import Run
 from harness.table import counted
 
 MEMORY = "memory_"
 
 
-def explain(run_folder: Path | str, cell: str) -> str:
-    """Tell the record of `cell` (its id, or the first characters of it) in a run folder.
+def explain(run: Run, cell: str) -> str:
+    """Tell the record of `cell` (its id, or the first characters of it).
 
     Raises:
-        UsageError: no record, or several, begin like this, or the folder is no run.
+        UsageError: no record, or several, begin like this.
     """
-    return tell(find(store.read(Path(run_folder)).records, cell, str(run_folder)))
+    return tell(find(run.records, cell, str(run.folder)))
 
 
 def find(records: Iterable[Record], cell: str, where: str) -> Record:

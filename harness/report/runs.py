@@ -10,6 +10,7 @@ from typing import Any
 from benchmarks.errors import UsageError
 from harness import store
 from harness.record import Record
+from harness.unlike import unlike
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,10 +52,19 @@ def read(folders: Sequence[Path | str]) -> list[Run]:
     for name, folder in zip(_unique([folder.name for folder in folders]), folders, strict=True):
         stored = store.read(folder)
         # A resumed run may have tried a cell again; the last word counts.
-        records = tuple({record.cell_id: record for record in stored.records}.values())
+        records = _flagged({record.cell_id: record for record in stored.records})
         bad = tuple(stored.bad_lines)
         runs.append(Run(name=name, records=records, environment=stored.environment, about=stored.run, bad_lines=bad))
     return runs
+
+
+def _flagged(records: dict[str, Record]) -> tuple[Record, ...]:
+    """The records, with a caveat where a cell keeps something in another dtype than its neighbours, which only all tell."""
+    found = unlike(records.values())
+    return tuple(
+        record.model_copy(update={"caveats": [*record.caveats, found[cell_id]]}) if cell_id in found else record
+        for cell_id, record in records.items()
+    )
 
 
 def _unique(names: list[str]) -> list[str]:

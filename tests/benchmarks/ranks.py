@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import copy
 import gc
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
@@ -73,6 +73,22 @@ def coordinates(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     found["next_stage"] = world.peer("pp", 1)
     world.close()
     return found
+
+
+def order(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """What a stage does in one step: F a forward, B a backward, L one that it calls the last."""
+    with _engine(payload, seat) as (cell, world, engine):
+        done: list[str] = []
+        engine.parts[0].module.register_forward_hook(lambda *_: done.append("F"))
+        backward = engine._replica.backward
+
+        def noted(part: int, run: Any, *, kind: str, last: bool) -> Any:
+            done.append("L" if last else "B")
+            return backward(part, run, kind=kind, last=last)
+
+        engine._replica.backward = noted
+        engine.step(_batch(cell, world, 0))
+    return {"done": " ".join(done)}
 
 
 def synchronised_norm(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
@@ -174,10 +190,40 @@ def activations(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
         return {"bytes": tracker.peak()["activations"]}
 
 
+def kept_bytes(payload: dict[str, Any], seat: Seat) -> dict[str, int]:
+    """Bytes that there are more when the forward of a second step is done, and its backward not begun, than before it."""
+    found: dict[str, int] = {}
+    with _engine(payload, seat) as (cell, world, engine), Tracker(engine) as tracker:
+        scale = engine._replica.scale
+
+        def watched(loss: torch.Tensor) -> torch.Tensor:
+            found["after"] = sum(tracker._bytes.values())
+            return scale(loss)
+
+        engine._replica.scale = watched
+        for step in range(2):
+            batch = _batch(cell, world, step)
+            found["before"] = sum(tracker._bytes.values())
+            engine.step(batch)
+    return {"bytes": found["after"] - found["before"]}
+
+
 def cut_cross_entropy(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
-    """Cross entropy of logits cut over two ranks, some of them huge, against torch's of the whole: loss and gradient."""
+    """The cross entropy of `_cross_entropy`."""
     cell = Cell.model_validate(payload)
     world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    return _against_the_whole(world, lambda logits, targets: mean_cross_entropy(logits, targets, world.group("tp")))
+
+
+def cut_cross_entropy_of_a_layout(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
+    """The cross entropy that a layout's tensor strategy gives."""
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    return _against_the_whole(world, compose(cell, world)._assembly.loss)
+
+
+def _against_the_whole(world: World, loss: Callable[[torch.Tensor, torch.Tensor], torch.Tensor]) -> dict[str, Any]:
+    """Cross entropy of logits cut over two ranks, some of them huge, against torch's of the whole: loss and gradient."""
     generator = torch.Generator().manual_seed(0)
     logits = torch.randn(3, 5, 8, generator=generator)
     logits[0, 0, 7] = 1e4
@@ -187,11 +233,26 @@ def cut_cross_entropy(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:
     wanted = torch.nn.functional.cross_entropy(whole.flatten(0, 1), targets.flatten())
     (3 * wanted).backward()
     mine = logits.chunk(2, -1)[world.rank].clone().requires_grad_()
-    found = mean_cross_entropy(mine, targets, world.group("tp"))
+    found = loss(mine, targets)
     (3 * found).backward()
     error = (mine.grad - whole.grad.chunk(2, -1)[world.rank]).abs().max().item()
     world.close()
     return {"loss": found.item(), "wanted": wanted.item(), "gradient_error": error}
+
+
+def fairscale_groups(payload: dict[str, Any], seat: Seat) -> dict[str, list[int]]:
+    """The ranks of the groups that FairScale's layers would use."""
+    from fairscale.nn.model_parallel import initialize as fairscale_initialize
+
+    cell = Cell.model_validate(payload)
+    world = World.start(cell, rank=seat.rank, size=seat.size, rendezvous=seat.rendezvous, device_kind="cpu")
+    engine = compose(cell, world)
+    kinds = {"tp": "get_model_parallel_group", "dp": "get_data_parallel_group", "pp": "get_pipeline_parallel_group"}
+    groups = {axis: getattr(fairscale_initialize, function)() for axis, function in kinds.items()}
+    found = {axis: torch.distributed.get_process_group_ranks(group) for axis, group in groups.items()}
+    found["shims"] = [caveat for caveat in engine.caveats if "process groups" in caveat]
+    world.close()
+    return found
 
 
 def transposes(payload: dict[str, Any], seat: Seat) -> dict[str, Any]:

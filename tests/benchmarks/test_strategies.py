@@ -1,5 +1,7 @@
 """Knobs and processes of layouts, and what compose refuses."""
 
+import sys
+
 import pytest
 
 from benchmarks.cell import Cell
@@ -95,6 +97,28 @@ def test_misspelt_knobs(layout: str, said: str):
         ({"layout": "tp=2:hand,dp=2:fairscale-fsdp"}, CPU, "use flatten=false"),
         ({"layout": "pp=2:gpipe,dp=2:fairscale-fsdp", "batch": {"global": 8, "microbatches": 2}}, CPU, "still need them"),
         ({"layout": "pp=2:zbv,tp=2:dtensor,dp=2:fairscale-oss"}, CPU, "anew in every forward"),
+        ({"layout": "pp=2:fairscale,tp=2:fairscale"}, CPU, "one process drives all stages"),
+        ({"layout": "pp=2:fairscale[balance=size]"}, CPU, "CUDA devices alone"),
+        ({"layout": "pp=2:fairscale[checkpoint=always]", "checkpointing": "full"}, CPU, "once more"),
+        ({"layout": "pp=2:fairscale", "compile": "block"}, CPU, "threads of its own"),
+        ({"layout": "pp=2:fairscale,dp=2:ddp", "model": "resnet-tiny"}, NODE, "in another order"),
+        ({"layout": "pp=2:fairscale[checkpoint=always],dp=2:fairscale-sdp"}, CPU, "checkpoint nothing"),
+        ({"layout": "pp=2:fairscale[checkpoint=always],dp=2:fairscale-fsdp"}, CPU, "checkpoint nothing"),
+        ({"layout": "pp=2:fairscale[checkpoint=always],dp=2:zero2", "batch": {"microbatches": 2}}, CPU, "in several pieces"),
+        (
+            {"layout": "pp=2:fairscale[checkpoint=always],dp=2:ddp[compression=fp16]", "precision": "fp16"},
+            CPU,
+            "compression=none",
+        ),
+        ({"layout": "tp=2:fairscale", "checkpointing": "selective"}, CPU, "summed a second time"),
+        ({"layout": "tp=2:fairscale[loss=true]", "model": "gpt2-tiny[vocabulary=257]"}, CPU, "257 outputs"),
+        ({"layout": "pp=2:zbv", "checkpointing": "fairscale"}, CPU, "FairScale's checkpointing refuses"),
+        ({"layout": "single", "checkpointing": "fairscale", "compile": "block"}, CPU, "where torch.compile ends a program"),
+        ({"layout": "pp=2:manual,dp=2:fairscale-sdp", "checkpointing": "fairscale"}, CPU, "choose checkpointing full"),
+        ({"layout": "dp=2:fairscale-fsdp[mixed=fp16]", "precision": "bf16"}, CPU, "name that, or none"),
+        ({"layout": "dp=2:fairscale-fsdp[fp32_reduce_scatter=false]"}, CPU, "nothing to cast"),
+        ({"layout": "dp=2:fairscale-fsdp", "offload": "parameters"}, CPU, "use a CUDA device"),
+        ({"layout": "dp=2:fairscale-fsdp", "offload": "parameters", "batch": {"microbatches": 2}}, NODE, "use one microbatch"),
         ({"layout": "tp=2:hand", "model": "hf-llama-tiny"}, CPU, "use a data axis"),
         ({"layout": "dp=16:ddp", "batch": {"global": 16}}, NODE, "16 devices and there are 8"),
         ({"batch": {"sequence": 100000}}, CPU, "shorter sequence"),
@@ -116,6 +140,8 @@ def test_norms_that_are_not_shared_may_run_in_threads():
         "single",
         "pp=2:devices,dp=2:fsdp",
         "pp=2:gpipe,tp=2:dtensor,dp=2:zero1",
+        "pp=4:fairscale[checkpoint=except_last,balance=time],dp=2:ddp",
+        "pp=2:gpipe,tp=2:fairscale[loss=true],dp=2:zero1",
         "dp=2x2:hsdp",
         "dp=4:fsdp[reshard=2]",
         "dp=2:fsdp1",
@@ -123,6 +149,15 @@ def test_norms_that_are_not_shared_may_run_in_threads():
 )
 def test_what_can_run_on_cpu(layout: str):
     assert illegal(Cell(layout=layout), CPU) is None
+
+
+def test_a_framework_that_checkpointing_misses(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setitem(sys.modules, "fairscale", None)
+    for name in [n for n in sys.modules if n.startswith(("fairscale.", "benchmarks.techniques.fairscale"))]:
+        monkeypatch.delitem(sys.modules, name)
+    said = illegal(Cell(checkpointing="fairscale"), CPU)
+    assert said == "checkpointing 'fairscale' needs fairscale, which is not installed: pip install fairscale"
+    assert illegal(Cell(checkpointing="full"), CPU) is None
 
 
 def test_a_missing_framework_takes_only_its_own_cells(monkeypatch: pytest.MonkeyPatch):

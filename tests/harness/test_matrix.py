@@ -7,7 +7,7 @@ import pytest
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
 from benchmarks.site import Site
-from harness import matrix
+from harness import matrix, suites
 from harness.selection import matches, parse_filter
 
 FOUR = Site(kind="cpu", count=4)
@@ -16,7 +16,7 @@ FOUR = Site(kind="cpu", count=4)
 def cells(text: str, tmp_path: Path, site: Site = FOUR, **options) -> list[Cell]:
     path = tmp_path / "mine.yaml"
     path.write_text("description: a test\n" + text)
-    return matrix.expand(matrix.load(str(path)), site, **options)
+    return matrix.expand(suites.load(str(path)), site, **options)
 
 
 def problem(text: str, tmp_path: Path, **options) -> str:
@@ -126,7 +126,7 @@ def test_overrides_replace_axes_of_every_group(tmp_path):
 
 
 def test_without_a_suite_there_is_one_cell():
-    assert matrix.expand(matrix.COMMAND_LINE, FOUR) == [Cell()]
+    assert matrix.expand(suites.COMMAND_LINE, FOUR) == [Cell()]
 
 
 @pytest.mark.parametrize(
@@ -146,6 +146,8 @@ def test_without_a_suite_there_is_one_cell():
         ("cells: [{world: device}]", ["world is 'device'", "give 'devices'"]),
         ("cells: [{world: [1, 0]}]", ["world is 0", "numbers of devices"]),
         ("cells: [{device: cuda}]", ["no cell is left", "'device'", "4xcpu"]),
+        ("cells: [{clip: .inf}]", ["clip", "finite", "in suite mine.yaml"]),
+        ("cells: [{clip: '1e999'}]", ["clip", "finite", "in suite mine.yaml"]),
         ("cells: [{batch: {global: many}}]", ["batch.global 'many' in suite mine.yaml"]),
         ("cells: [{exclude: [{layuot: single}]}]", ["unknown field 'layuot'", "did you mean 'layout'?"]),
         ("cells: [{exclude: [{layout: single}]}]", ["no cell is left"]),
@@ -167,14 +169,14 @@ def test_a_mistake_on_the_command_line_is_said_to_be_there(tmp_path):
 
 def test_an_unknown_suite_is_named_with_the_nearest(tmp_path):
     with pytest.raises(UsageError, match="unknown suite 'smok'.*did you mean 'smoke'"):
-        matrix.load("smok")
+        suites.load("smok")
 
 
 @pytest.mark.parametrize("count", [1, 2, 3, 8])
 @pytest.mark.parametrize("kind", ["cpu", "cuda"])
-@pytest.mark.parametrize("path", sorted(matrix.SUITES.glob("*.yaml")), ids=lambda p: p.stem)
+@pytest.mark.parametrize("path", sorted(suites.SUITES.glob("*.yaml")), ids=lambda p: p.stem)
 def test_every_suite_of_the_repository_gives_cells(path, kind, count):
-    suite = matrix.load(path.stem)
+    suite = suites.load(path.stem)
     if suite.device in (None, kind):
         assert matrix.expand(suite, Site(kind=kind, count=count))
 
@@ -182,7 +184,7 @@ def test_every_suite_of_the_repository_gives_cells(path, kind, count):
 @pytest.mark.parametrize("name", ["node", "memory", "scaling-strong", "scaling-weak"])
 @pytest.mark.parametrize("count", [1, 3, 8])
 def test_suites_for_gpus_follow_the_devices_found(name, count):
-    found = matrix.expand(matrix.load(name), Site(kind="cuda", count=count))
+    found = matrix.expand(suites.load(name), Site(kind="cuda", count=count))
     assert max(c.devices for c in found) == {1: 1, 3: 2, 8: 8}[count]
 
 
@@ -194,7 +196,7 @@ def test_a_layout_that_the_machine_is_too_small_for_gives_no_cell(tmp_path):
 
 def test_a_suite_for_other_devices_is_refused():
     with pytest.raises(UsageError, match="suite node is for cuda devices and this is 4xcpu"):
-        matrix.expand(matrix.load("node"), FOUR)
+        matrix.expand(suites.load("node"), FOUR)
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import torch
 
 from benchmarks.cell import Cell
 from benchmarks.techniques.checkpointing import apply_checkpointing
+from benchmarks.techniques.precision import PRECISIONS
 from harness.batches import Batches
 from harness.launch.entry import Seat
 from harness.launch.local import Launcher
@@ -55,7 +56,7 @@ def test_a_model_in_sixteen_bits_is_seen_to_be() -> None:
 
 def test_microbatches_and_repeated_forwards_are_counted() -> None:
     engine = PlainEngine(CELL.model, adamw, microbatches=4)
-    apply_checkpointing(engine.parts[0], "full")
+    apply_checkpointing(engine.parts[0], "full", PRECISIONS["fp32"], "cpu")
     part = seen(engine)["parts"][0]
     assert part["forwards"] == 4
     assert part["blocks"] == {"block0": 8, "block1": 8}

@@ -1,6 +1,7 @@
 """Instruments that break one thing in a cell. Each is called with the engine, the world and the cell on every rank."""
 
 import functools
+import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -108,7 +109,8 @@ class _Skip(TorchDispatchMode):
         if first.numel() < 16:
             return False
         group = process_group(args)
-        return group is not None and group.group_name == self.group.group_name
+        # By its ranks: a framework may have made a group of its own of the same ones.
+        return group is not None and dist.get_process_group_ranks(group) == dist.get_process_group_ranks(self.group)
 
 
 def _skip_over(name: str, world: World) -> None:
@@ -180,6 +182,18 @@ def units_in_backward(engine: Engine, world: World, cell: Cell) -> None:
         return run()
 
     replica.backward, replica.complete = backward, lambda: None
+
+
+def unwatched_threads(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave FairScale's threads without what watches the thread that drives them."""
+    from fairscale.nn.pipe.worker import Task
+
+    sys.modules["benchmarks.pipeline_parallel.fairscale"]._Task = Task
+
+
+def threads_without_autocast(engine: Engine, world: World, cell: Cell) -> None:
+    """Leave FairScale's threads without the autocast of the thread that drives them."""
+    sys.modules["benchmarks.pipeline_parallel.fairscale"].apply_precision = lambda *_: None
 
 
 def forget_sums_of_norms(engine: Engine, world: World, cell: Cell) -> None:

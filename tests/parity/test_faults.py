@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
-from benchmarks.registry import AXES, names
+from benchmarks.registry import AXES, load, names
 from harness.record import Record
 from tests.parity.conftest import cell, each
 
@@ -50,7 +50,9 @@ def test_a_missing_sum_over_tensor_ranks(run: Callable[..., Record], name: str):
     assert record.status == "diverged", record.reason
 
 
-TIED_OVER_PROCESSES = [p for p in each("pp") if p.values[0].partition(":")[2] not in ("devices", "zbv", "dualpipev")]
+TIED_OVER_PROCESSES = [
+    p for p in each("pp") if p.values[0].partition(":")[2] not in ("devices", "fairscale", "zbv", "dualpipev")
+]
 """The others hold both ends of the model on one process, and have no sum over processes to leave out."""
 
 
@@ -67,15 +69,24 @@ def test_a_missing_sum_over_copies_on_one_process(run: Callable[..., Record]):
     assert record.status == "diverged", record.reason
 
 
-@pytest.mark.parametrize("data, fault", [("ddp", "reducer_in_backward"), ("fsdp", "units_in_backward")])
-def test_gradients_reduced_by_hooks_where_backward_is_split(run: Callable[..., Record], data: str, fault: str):
-    split = cell(f"pp=2:zbv,dp=2:{data}", batch=BATCH, protocol=VERIFY_ONLY)
+@pytest.mark.parametrize(
+    "layout, fault",
+    [
+        ("pp=2:zbv,dp=2:ddp", "reducer_in_backward"),
+        ("pp=2:zbv,dp=2:fsdp", "units_in_backward"),
+        ("pp=2:fairscale[checkpoint=always],dp=2:fsdp", "units_in_backward"),
+    ],
+)
+def test_gradients_reduced_by_hooks_that_do_not_tell(run: Callable[..., Record], layout: str, fault: str):
+    split = cell(layout, batch=BATCH, protocol=VERIFY_ONLY)
     record = run(split, f"tests.parity.faults:{fault}")
     assert record.status in ("diverged", "crashed"), record.reason
     assert record.phase == "verify"
 
 
-@pytest.mark.parametrize("name", names("tensor_parallel"))
+@pytest.mark.parametrize(
+    "name", [n for n in names("tensor_parallel") if hasattr(load("tensor_parallel", n).Strategy, "sequence")]
+)
 def test_norms_that_see_their_own_tokens_alone(run: Callable[..., Record], name: str):
     shared = cell(f"tp=2:{name}[sequence=true]", batch=BATCH, protocol=VERIFY_ONLY)
     record = run(shared, "tests.parity.faults:forget_sums_of_norms")

@@ -101,23 +101,26 @@ def test_every_pair_is_among_them():
     # Worked out by hand. One process cannot drive all stages and be one of a tensor group; 1F1B on two stages takes two
     # microbatches or more, and DualPipeV on its four at least four; FSDP1 takes no DTensors, no backward in parts, and one
     # microbatch where several would be in flight. Selective checkpointing hands out what it kept once, and a backward in parts
-    # asks twice.
-    devices = {(("pp", "devices"), ("tp", name)) for name in FACTORS["tp"] if name}
+    # asks twice; FairScale's and DeepSpeed's tensor layers overwrite what it kept.
+    devices = {(("pp", pp), ("tp", name)) for name in FACTORS["tp"] if name for pp in ("devices", "fairscale")}
     few = {(("pp", "1f1b"), ("microbatches", 1)), *((("pp", "dualpipev"), ("microbatches", n)) for n in (1, 2))}
     older = {(("pp", name), ("dp", "fsdp1")) for name in ("1f1b", "csv", "dualpipev", "interleaved-zero-bubble", "zbv")}
     older |= {(("tp", name), ("dp", "fsdp1")) for name in FACTORS["tp"] if name and name.startswith("dtensor")}
     in_parts = ("csv", "dualpipev", "interleaved-zero-bubble", "zbv")
     twice = {(("pp", name), ("checkpointing", "selective")) for name in in_parts}
+    twice |= {(("tp", name), ("checkpointing", "selective")) for name in FACTORS["tp"] if name and name.startswith("fairscale")}
+    twice |= {(("tp", "autotp"), ("checkpointing", "selective"))}
     # ZeRO 2 and 3 of DeepSpeed take no pipeline between processes; what reduces by hooks takes no backward in parts; and what
     # flattens parameters, or frees them, takes none of another kind.
-    spread = [name for name in FACTORS["pp"] if name not in (None, "devices")]
+    spread = [name for name in FACTORS["pp"] if name not in (None, "devices", "fairscale")]
     frameworks = {(("pp", name), ("dp", stage)) for name in spread for stage in ("zero2", "zero3")}
     frameworks |= {(("pp", name), ("dp", "fairscale-sdp")) for name in in_parts}
     frameworks |= {(("pp", name), ("dp", "fairscale-fsdp")) for name in (*in_parts, "1f1b")}
-    tensors = {name: [tp for tp in FACTORS["tp"] if tp and tp.startswith(name)] for name in ("hand", "dtensor")}
+    tensors = {name: [tp for tp in FACTORS["tp"] if tp and tp.startswith(name)] for name in ("hand", "dtensor", "fairscale")}
     plain = ("zero3", "fairscale-sdp", "fairscale-fsdp")
     frameworks |= {(("tp", tp), ("dp", name)) for tp in tensors["dtensor"] for name in plain}
-    frameworks |= {(("tp", tp), ("dp", "fairscale-fsdp")) for tp in tensors["hand"]}  # as long as it flattens
+    cut = (*tensors["hand"], *tensors["fairscale"], "autotp")
+    frameworks |= {(("tp", tp), ("dp", "fairscale-fsdp")) for tp in cut}  # as long as it flattens
     assert absent == devices | few | older | twice | frameworks
 
 

@@ -61,8 +61,10 @@ def drawn(seed: int) -> Iterator[Cell]:
             "offload": draw.choice(get_args(Offload)),
             "clip": draw.choice((0.0, 1.0)),
             "batch": {"global": 32, "microbatches": draw.choice((1, 2, 4, 8)), "sequence": 32},
-            "protocol": {"warmup_steps": 1, "measure_steps": 1, "measure_seconds": 0, "probe": False},
         }
+        # The first loss scale may be too large for some steps, which are left out until it has halved often enough.
+        warmup = 8 if fields["precision"] == "fp16" else 1
+        fields["protocol"] = {"warmup_steps": warmup, "measure_steps": 1, "measure_seconds": 0, "probe": False}
         try:
             if processes(Layout.parse(fields["layout"])) > MOST_PROCESSES:
                 continue

@@ -15,23 +15,26 @@ from benchmarks.cell import Cell
 from benchmarks.compose import illegal, processes
 from benchmarks.registry import AXES, names
 from benchmarks.site import Site
-from harness import matrix
+from harness import matrix, suites
 from harness.record import Record
 
 SITE = Site(kind="cpu", count=2)
 EXCEPTIONS = yaml.safe_load((Path(__file__).parent / "exceptions.yaml").read_text())
 MICROBATCHES = {1, 2, 4}
 ONE_STAGE_EACH = ("devices", "manual", "gpipe", "1f1b")
-NOT_IN_THREES = (
-    *("dataparallel", "fsdp1", "hsdp", "replicate", "zero1-native"),
-    *("zero0", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"),
-)
-"""Data implementations that meet each tensor and each pipeline implementation, once, and not both together."""
+NOT_IN_THREES = {
+    "dp": (
+        *("dataparallel", "fsdp1", "hsdp", "replicate", "zero1-native"),
+        *("zero0", "zero2", "zero3", "fairscale-oss", "fairscale-sdp", "fairscale-fsdp"),
+    ),
+    "tp": ("fairscale", "autotp"),
+}
+"""Data and tensor implementations that meet each one of the other axes, once, and not two together."""
 
 
 def table() -> list[Cell]:
     """The cells of the suite `parity`, with their processes."""
-    cells = matrix.expand(matrix.load("parity"), SITE)
+    cells = matrix.expand(suites.load("parity"), SITE)
     return [c.model_copy(update={"processes": processes(c.layout)}) for c in cells]
 
 
@@ -56,9 +59,13 @@ def _covers(exception: dict[str, Any], cell: Cell) -> bool:
     return limit is None or cell.batch.microbatches < limit * cell.layout.degree("pp")
 
 
+def _not_in_threes(axes: dict[str, str | None]) -> bool:
+    return any(axes[axis] in found for axis, found in NOT_IN_THREES.items())
+
+
 def _never(axes: dict[str, str | None]) -> bool:
     """Whether no model, size or number of microbatches would make a combination legal, so that the table need not hold it."""
-    if axes["dp"] in NOT_IN_THREES and axes["tp"] and axes["pp"]:
+    if all(axes.values()) and _not_in_threes(axes):
         return True
     for exception in EXCEPTIONS:
         conditions = {"tied", "more_microbatches_than", "microbatches_for_each_process"} & set(exception)
@@ -78,7 +85,7 @@ def test_every_combination_of_the_folders_is_in_the_table():
             continue
         family = "+".join(parts) or "single"
         # Pipelines of several stages on a process meet the other axes once each, not with every count of microbatches.
-        once = len(parts) > 1 and (axes["pp"] not in (None, *ONE_STAGE_EACH) or axes["dp"] in NOT_IN_THREES)
+        once = len(parts) > 1 and (axes["pp"] not in (None, *ONE_STAGE_EACH) or _not_in_threes(axes))
         microbatches, clips = ({4}, (True,)) if once else (MICROBATCHES, (False, True))
         for model, count, clipped in itertools.product(("llama", "gpt2"), microbatches, clips):
             assert present[family, model, count, clipped], f"the parity suite has no cell for {family, model, count, clipped}"

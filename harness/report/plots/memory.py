@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from harness.report.frame import ANATOMY
 from harness.report.plots.grid import Grid, grids
-from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, PAPER, Picture, legend_above, notes, page_suffix
+from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, PAPER, Picture, flag, legend_above, notes, page_suffix
 from harness.report.words import amount, number, scaled, slug
 
 CAPTION = (
@@ -65,7 +65,7 @@ def _draw(grid: Grid) -> None:
         if not cell["verified"]:
             axes.barh(y, peak / size, height=grid.thickness, color="none", edgecolor=PAPER, hatch="//////", linewidth=0)
         run = cell["run"] if len(grid.runs) > 1 else ""
-        words = " ".join(filter(None, (number(peak / size), cell["word"], run)))
+        words = " ".join(filter(None, (number(peak / size), cell["word"], flag(cell), run)))
         axes.text(max(left, peak / size) + reach * 0.01, y, words, va="center", fontsize=7, color=INK)
     far = [amount(limit, "bytes") for limit in limits if limit not in near]
     words = f"peak memory of the largest rank ({unit})"

@@ -148,9 +148,16 @@ def notes(cells: pd.DataFrame) -> str:
     ends = cells["word"][cells["word"] != ""]
     if len(ends):
         sentences.append(f"Without a verified figure: {counted(ends, len(cells))}.")
+    if "dtypes" in words:
+        sentences.append("(dtypes): keeps something in another dtype than its neighbours; see the page's caveats.")
     if words:
         sentences.append(f"Caveats: {counted(words, len(cells))}.")
     return plain(" ".join(sentences))
+
+
+def flag(cell: pd.Series) -> str:
+    """What stands beside the figure of a cell that keeps something in another dtype than its neighbours."""
+    return "(dtypes)" if "dtypes" in cell["caveat_words"].split() else ""
 
 
 def more(cells: pd.DataFrame) -> str:

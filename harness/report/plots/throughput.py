@@ -10,7 +10,7 @@ from matplotlib.patches import Patch
 
 from harness.report.frame import THROUGHPUT
 from harness.report.plots.grid import Grid, grids
-from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, Picture, legend_above, notes, page_suffix
+from harness.report.plots.style import FAINT, INK, NAMES, PALETTE, Picture, flag, legend_above, notes, page_suffix
 from harness.report.words import number, per_second, slug
 
 FIGURES = (*THROUGHPUT, "throughput_unit")
@@ -51,7 +51,7 @@ def _draw(grid: Grid) -> None:
         if pd.notna(low) and pd.notna(high):
             axes.errorbar(value, y, xerr=[[value - low], [high - value]], color=INK, elinewidth=1, capsize=1.5)
         end = high if pd.notna(high) else value
-        words = " ".join(filter(None, (number(value), cell["word"])))
+        words = " ".join(filter(None, (number(value), cell["word"], flag(cell))))
         axes.text(end + reach * 0.01, y, words, va="center", fontsize=7, color=INK)
     grid.finish(per_second(grid.family["throughput_unit"].iloc[0]), reach)
     shown = set(grid.cells["run"]) | set(grid.cells["devices"])

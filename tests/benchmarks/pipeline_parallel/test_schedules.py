@@ -96,6 +96,7 @@ def test_what_a_process_keeps_when_it_keeps_most():
         ("pp=2:gpipe", 8, [8, 8]),
         ("pp=2:1f1b", 8, [2, 1]),
         ("pp=2:traced-1f1b", 8, [2, 1]),
+        ("pp=3:deepspeed", 2, [2, 2, 1]),
         ("pp=2:looped-bfs", 8, [8, 8, 8, 8]),  # all microbatches, of each stage
     ],
 )

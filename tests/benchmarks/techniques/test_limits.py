@@ -19,6 +19,10 @@ from tests.parity.conftest import SITE, cell
         ({"checkpointing": "selective"}, SPLITS_BACKWARD, "hands out what it kept once"),
         ({"checkpointing": "full"}, SPLITS_BACKWARD, None),
         ({"offload": "activations", "checkpointing": "selective"}, None, None),
+        ({"offload": "activations", "checkpointing": "deepspeed"}, None, "keeps the inputs of blocks by itself"),
+        ({"compile": "block", "checkpointing": "deepspeed"}, None, "where torch.compile ends a program"),
+        ({"checkpointing": "deepspeed"}, SPLITS_BACKWARD, "asks autograd for some gradients and not for all"),
+        ({"checkpointing": "deepspeed"}, None, None),
     ],
 )
 def test_what_goes_together(fields: dict[str, str], trait: str | None, reason: str | None):

@@ -9,7 +9,7 @@ import pytest
 from benchmarks.cell import Cell
 from benchmarks.errors import UsageError
 from harness import gate as gates
-from harness import matrix
+from harness import matrix, suites
 from harness.cli import main
 from harness.gate import Wanted, _suite_of, gate
 from harness.gate.sides import ROOT, checked_out
@@ -103,7 +103,7 @@ def test_mistakes_on_the_command_line(arguments, said, tmp_path, monkeypatch, ca
 
 def test_cells_that_are_not_clear_are_a_suite_of_the_same_cells(tmp_path):
     cells = [Cell(layout="tp=2:hand", processes=2, devices=2, precision="bf16", batch={"global": 4}), Cell(clip=1.0)]
-    suite = matrix.load(str(_suite_of(cells, tmp_path / "cells.yaml")))
+    suite = suites.load(str(_suite_of(cells, tmp_path / "cells.yaml")))
     from benchmarks.site import Site
 
     assert [cell.id for cell in matrix.expand(suite, Site.parse("2xcpu:16GiB"))] == [cell.id for cell in cells]

@@ -33,7 +33,7 @@ RUN = [
 
 
 def advice(tmp_path, records=RUN, **options):
-    return recommend(store_run(tmp_path / "run", *records), **options)
+    return recommend(store.read(store_run(tmp_path / "run", *records)), **options)
 
 
 def named(choices) -> list[str]:
@@ -157,7 +157,7 @@ def test_a_run_on_cpus_does_not_rank(tmp_path):
 def test_cells_that_were_left_out_are_not_forgotten(tmp_path):
     folder = store_run(tmp_path / "run", *RUN)
     (folder / "run.json").write_text(json.dumps({"schema": 1, "cells": [{}] * (len(RUN) + 3)}))
-    found = recommend(folder)
+    found = recommend(store.read(folder))
     assert found.without_record == 3
     assert f"3 cells of the run left out or not yet run, so this may change: hpbench run --resume {folder}" in as_text(found)
 

@@ -2,6 +2,7 @@ import pytest
 
 from benchmarks.cell import Batch
 from benchmarks.errors import UsageError
+from harness import store
 from harness.report.explain import explain, tell
 
 
@@ -51,14 +52,14 @@ def test_a_diverged_cell_shows_no_figures(factory):
 
 def test_a_cell_is_found_by_the_beginning_of_its_id(factory, tmp_path):
     records = factory.every_kind()
-    run = factory.store(tmp_path / "run", *records)
+    run = store.read(factory.store(tmp_path / "run", *records))
     for record in records:
         assert explain(run, record.cell_id) == explain(run, record.cell_id[:8].upper()) == tell(record)
 
 
 @pytest.mark.parametrize("cell", ["nonsense", ""])
 def test_an_unknown_cell(factory, tmp_path, cell):
-    run = factory.store(tmp_path / "run", *factory.every_kind())
+    run = store.read(factory.store(tmp_path / "run", *factory.every_kind()))
     with pytest.raises(UsageError, match="it has 11 cells .* take an id from"):
         explain(run, cell)
 
@@ -66,4 +67,4 @@ def test_an_unknown_cell(factory, tmp_path, cell):
 def test_an_ambiguous_beginning(factory, tmp_path):
     records = [r.model_copy(update={"cell_id": f"abc{i}"}) for i, r in enumerate(factory.every_kind())]
     with pytest.raises(UsageError, match="11 cells .* give more characters"):
-        explain(factory.store(tmp_path / "run", *records), "abc")
+        explain(store.read(factory.store(tmp_path / "run", *records)), "abc")
